@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 from typing import Final, NamedTuple
 
-from .figures import FIGURES, figures
+from .figures import figures, percentiles, steady
 from .loads import Lengths, Load, simulated
 from .model import Model, Settings
+from .seen import Stage
 from .twin import Twin
 
-WIDTH: Final = 1.96
-"""Standard errors to each side: 95%."""
+WIDTH: Final = 2.2
+"""Standard errors to each side: 95% by Student's t, as they are from a dozen draws."""
 SEED: Final = 20_000
 
 
@@ -33,35 +34,41 @@ class Asked(NamedTuple):
 
 
 def answers(
-    models: Sequence[Model],
-    asked: Asked,
-    lengths: Lengths,
-    errors: Mapping[str, float],
-    *,
-    seed: int = SEED,
-    count: int = 0,
+    models: Sequence[Model], asked: Asked, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
 ) -> dict[str, Answer]:
-    """By figure. Each model is simulated once, neighbours with the same requests: by how much two of them differ is their
-    costs', all else is the requests' and grows less with their number. ``errors``: of the model itself, as shares."""
-    found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-    for number, model in enumerate(models):
-        stage = simulated(
+    """By figure. Each model is simulated once, neighbours with the same requests. ``errors``: of the model itself, as
+    shares."""
+    stages = [
+        simulated(
             model if asked.settings is None else model.with_settings(asked.settings), asked.load, lengths,
-            seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
-        )  # fmt: skip
-        for figure, value in figures(stage).items():
-            found[figure].append(math.log(max(value, 1e-9)))
-    return {figure: _answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items() if logs}
+            seed + number // 2, prefill_limit=asked.prefill_limit,
+        )
+        for number, model in enumerate(models)
+    ]  # fmt: skip
+    return answers_of(stages, errors)
 
 
-def _answer(logs: Sequence[float], error: float) -> Answer:
-    about = fmean(logs)
+def answers_of(stages: Sequence[Stage], errors: Mapping[str, float]) -> dict[str, Answer]:
+    """Of one load, a stage of each draw. By how much neighbours differ is their costs', all else is the requests' and grows
+    less with the number of stages."""
+    each = [figures(stage) for stage in stages]
+    about = percentiles([one for stage in stages for one in steady(stage)])  # of few requests a p99 is too low
+    if speeds := [one["throughput"] for one in each if "throughput" in one]:
+        about["throughput"] = fmean(speeds)
+    return {
+        figure: _answer(value, [one[figure] for one in each if figure in one], errors.get(figure, 0.0))
+        for figure, value in about.items()
+    }
+
+
+def _answer(about: float, each: Sequence[float], error: float) -> Answer:
+    logs = [math.log(max(value, 1e-9)) for value in each]
     pairs = list(zip(logs[::2], logs[1::2], strict=False))
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
     of_requests = max(0.0, (variance(logs) if len(logs) > 1 else 0.0) - of_costs)
-    wide = WIDTH * math.sqrt(of_costs + of_requests / max(1, len(pairs)) + error**2)
-    return Answer(math.exp(about - wide), math.exp(about), math.exp(about + wide))
+    wide = math.exp(WIDTH * math.sqrt(of_costs + of_requests / max(1, len(pairs)) + error**2))
+    return Answer(about / wide, about, about * wide)
 
 
-def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED, count: int = 0) -> dict[str, Answer]:
-    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed, count=count)
+def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, Answer]:
+    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)

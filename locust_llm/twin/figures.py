@@ -13,19 +13,30 @@ FIGURES: Final = (
 """Seconds, of each request its mean ITL and its longest gap; output tokens a second."""
 LEAST: Final = 3
 """Requests of each user, without which no steady part is cut out."""
+BEGIN_SHARE: Final = 0.25
+"""Of a closed loop, in which the users that began together drift apart."""
 
 
 def steady(stage: Stage) -> Sequence[Seen]:
-    """Without the first and the last request of each user: they came when others were not there yet, or any more."""
+    """Without the first quarter, of which there is at least a request of each user, and the last request of each: they came
+    when others were not there yet, or any more."""
     requests = stage.requests
     if not stage.users or len(requests) < LEAST * stage.users:
         return requests
-    return requests[stage.users : len(requests) - stage.users]
+    begin = max(stage.users, int(BEGIN_SHARE * len(requests)))
+    return requests[begin : len(requests) - stage.users]
 
 
 def figures(stage: Stage) -> dict[str, float]:
     """By the names of FIGURES; without those of which there is nothing."""
-    requests = steady(stage)
+    found = percentiles(steady(stage))
+    if (tokens_per_s := throughput(stage)) is not None:
+        found["throughput"] = tokens_per_s
+    return found
+
+
+def percentiles(requests: Sequence[Seen]) -> dict[str, float]:
+    """Those of FIGURES, by name."""
     found = dict[str, float]()
     for name, values in (
         ("ttft", [one.ttft_s for one in requests]),
@@ -35,8 +46,6 @@ def figures(stage: Stage) -> dict[str, float]:
         for figure in FIGURES:
             if figure.startswith(f"{name} p") and values:
                 found[figure] = float(np.percentile(values, float(figure.partition(" p")[2])))
-    if (tokens_per_s := throughput(stage)) is not None:
-        found["throughput"] = tokens_per_s
     return found
 
 

@@ -8,10 +8,11 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 from .model import Model, Noise
+from .replay import send_again
 from .seen import Seen, Stage
 
-ROUNDS: Final = 6
-FEWEST: Final = 150
+ROUNDS: Final = 12
+FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
 STAGGER_S: Final = 0.01
 MAX_BEHIND: Final = 20
@@ -34,20 +35,30 @@ Lengths = Sequence[tuple[int, int]]
 """(prompt tokens, output tokens) to draw from."""
 
 
-def simulated(
-    model: Model, load: Load, lengths: Lengths, seed: int, *, prefill_limit: float = float("inf"), count: int = 0
-) -> Stage:
-    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate."""
+def simulated(model: Model, load: Load, lengths: Lengths, seed: int, *, prefill_limit: float = float("inf")) -> Stage:
+    """As many requests as suit the load, with lengths drawn from those. ``prefill_limit``: of the load generator's gate."""
     random, clock = Random(seed), VirtualClock()
     virtual = Virtual(clock, model.engine(clock, random), prefill_limit=prefill_limit, keep_tokens=True)
-    count = count or max(FEWEST, ROUNDS * load.users)
+    count = max(FEWEST, ROUNDS * load.users)
     requests = (Request(*lengths[random.randrange(len(lengths))]) for _ in range(count))
     if load.users:
         virtual.closed_loop(load.users, requests, stagger_s=STAGGER_S)
     else:
         virtual.open_loop(_arrivals(load.rate, requests, random))
+    return _stage(virtual, model.noise, random, load)
+
+
+def again(model: Model, stage: Stage, seed: int) -> Stage:
+    """The very requests of a stage, with the noise of the model."""
+    random, clock = Random(seed), VirtualClock()
+    virtual = Virtual(clock, model.engine(clock, random), keep_tokens=True)
+    send_again(stage, virtual)
+    return _stage(virtual, model.noise, random, Load(stage.users, stage.rate))
+
+
+def _stage(virtual: Virtual, noise: Noise, random: Random, load: Load) -> Stage:
     rows = sorted(virtual.run(), key=lambda row: row.asked_at)
-    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, model.noise, random) for row in rows))
+    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, random) for row in rows))
 
 
 def _arrivals(rate: float, requests: Iterator[Request], random: Random) -> Iterator[tuple[float, Request]]:

@@ -37,9 +37,20 @@ NOISES: Final = (
 )
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 UNSEEN: Final = (3, 6, 12, 24, 48, 96)
-TRUTH_ROUNDS: Final = 40
+TRUTH_REQUESTS: Final = 10_000
+"""And at least 40 of each user."""
 CLOSE: Final = 0.1
 """A parameter is right within this share."""
+
+
+SHOWN: Final = ("ttft p50", "ttft p99", "itl p50", "stall p95", "throughput")
+STEPS: Final = {
+    "a stream": ((), 1, 1000),
+    "32 streams": ((), 32, 32_000),
+    "a prompt's 1,000 tokens": (((0, 1000),), 0, 0),
+    "400 tokens beside 16 streams": (((400, 400),), 16, 16_000),
+}
+"""Segments, streams and tokens in their contexts."""
 
 
 class Hidden(NamedTuple):
@@ -135,9 +146,9 @@ class Result(NamedTuple):
         policies = {true.policy} | ({"mixed", "prefill-first"} if true.policy in ("mixed", "prefill-first") else set())
         if said.policy not in policies:
             found.append(f"policy {said.policy}")
-        if true.budget and said.long_prefill_token_threshold:
-            if abs(said.long_prefill_token_threshold / (true.threshold or true.budget) - 1) > CLOSE:
-                found.append(f"threshold {said.long_prefill_token_threshold}")
+        threshold = said.long_prefill_token_threshold
+        if true.budget and threshold and abs(threshold / (true.threshold or true.budget) - 1) > CLOSE:
+            found.append(f"threshold {threshold}")
         if true.budget and abs(said.max_num_batched_tokens / true.budget - 1) > CLOSE:
             found.append(f"budget {said.max_num_batched_tokens}")
         if said.max_num_partial_prefills != true.partial:
@@ -146,7 +157,21 @@ class Result(NamedTuple):
             found.append(f"seqs {said.max_num_seqs}")
         if said.kv_tokens:
             found.append(f"KV tokens {said.kv_tokens}")
-        return found
+        return [*found, *(f"step of {name} {off:+.0%}" for name, off in self.steps.items() if abs(off) > CLOSE)]
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """How far off the time of a step is that the server may well have: a share."""
+        if self.twin is None:
+            return {}
+        said = self.twin.model
+        stepping = said.step_time()
+        true, noise = self.hidden.server.costs.step_time(), self.hidden.seen_noise
+        times = math.exp(noise.steps**2 / 2)  # the mean of its factor
+        return {
+            name: stepping(segments, decodes, tokens) / (times * true(segments, decodes, tokens)) - 1
+            for name, (segments, decodes, tokens) in STEPS.items()
+        }
 
     @property
     def missing(self) -> list[str]:
@@ -170,7 +195,10 @@ def study(one: Hidden, seed: int) -> Result:
     took_s, answers = time.process_time() - began, []
     lengths = [chat(random) for random in [Random(seed)] for _ in range(2000)]
     for users in UNSEEN:
-        true = figures(stage(one.server, noise, seed + 5000 + users, users, chat, TRUTH_ROUNDS))
+        rounds = max(40, TRUTH_REQUESTS // users)
+        true = figures(
+            stage(one.server, noise, seed + 5000 + users, users, lambda random: random.choice(lengths), rounds)
+        )
         said = predict(twin, Asked(Load(users=users)), lengths=lengths)
         answers += [(figure, said[figure], true[figure]) for figure in true if figure in said]
     return Result(one, twin, "; ".join(twin.trust.reasons), took_s, answers)
@@ -181,27 +209,42 @@ def report(title: str, results: Sequence[Result]) -> str:
     for one in results:
         trust = one.twin.trust if one.twin else None
         rows.append([
-            one.hidden.label, trust.verdict if trust else "no twin", f"{trust.error:.1%}" if trust and trust.error else "",
+            one.hidden.label, trust.verdict if trust else "no twin",
+            f"{trust.error:.1%}" if trust and trust.error else "",
             ", ".join([*one.wrong, *(f"no {name}" for name in one.missing)]) or "right",
-            *(f"{one.off(figure):.1%}" if one.answers else "" for figure in ("ttft p50", "ttft p99", "itl p50", "stall p95", "throughput")),
+            *(f"{one.off(figure):.1%}" if one.answers else "" for figure in SHOWN),
             f"{one.took_s:.0f}",
         ])  # fmt: skip
-    head = ["server", "verdict", "held out", "parameters", "TTFT p50", "TTFT p99", "ITL p50", "stall p95", "tokens/s", "CPU s"]
+    head = [
+        "server",
+        "verdict",
+        "held out",
+        "parameters",
+        "TTFT p50",
+        "TTFT p99",
+        "ITL p50",
+        "stall p95",
+        "tokens/s",
+        "CPU s",
+    ]
     return f"## {title}\n\n{tabulate(rows, head, tablefmt='github')}\n"
 
 
 def summary(results: Sequence[Result]) -> str:
     every = [answer for one in results if one.trusted for answer in one.answers]
-    lines = [f"right: {sum(not one.wrong and not one.missing for one in results)} of {len(results)}; "
-             f"wrong: {sum(bool(one.wrong) for one in results)}; trusted: {sum(one.trusted for one in results)}"]  # fmt: skip
+    right = sum(not one.wrong and not one.missing for one in results)
+    lines = [
+        f"right: {right} of {len(results)}; wrong: {sum(bool(one.wrong) for one in results)}; "
+        f"trusted: {sum(one.trusted for one in results)}"
+    ]
     for figure in sorted({name for name, _, _ in every}):
         some = [(said, true) for name, said, true in every if name == figure]
         off = sorted(abs(said.about / true - 1) for said, true in some)
         held = sum(said.low <= true <= said.high for said, true in some) / len(some)
         wide = median(said.high / said.low - 1 for said, _ in some)
         lines.append(
-            f"- {figure}: off by {median(off):.1%} (median), {off[len(off) * 9 // 10]:.1%} in nine of ten; the interval holds "
-            f"{held:.0%} of {len(some)}, its ends are {wide:.0%} apart"
+            f"- {figure}: off by {median(off):.1%} (median), {off[len(off) * 9 // 10]:.1%} in nine of ten; "
+            f"the interval holds {held:.0%} of {len(some)}, its ends are {wide:.0%} apart"
         )
     return "\n".join(lines) + "\n"
 
