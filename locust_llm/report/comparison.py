@@ -322,8 +322,11 @@ def cells_of(line: Line) -> tuple[str, ...]:
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
     half = None if line.low is None or line.high is None else (line.high - line.low) / 2
     bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
-    sides = ((line.base, line.base_open), (line.value, line.value_open))
-    figures = (f"{bound * open_}{supported(value, half)}" for value, open_ in sides)
+    sides = (
+        (line.base, line.base_open),
+        (line.value, line.value_open),
+    )  # a place more, so that their difference comes out
+    figures = (f"{bound * open_}{supported(value, half, more=1)}" for value, open_ in sides)
     if line.base_open or line.value_open:  # how far apart two bounds are tells nothing
         return *figures, "-", "-", reach, line.word
     return *figures, _signed(line.difference), _percent(line), reach, line.word
