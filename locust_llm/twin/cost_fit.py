@@ -143,7 +143,7 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
     known = np.array([bool(np.isfinite(row).all()) for row in columns])
     columns, weights = np.where(known[:, None], columns, 0.0), known.astype(float)
     found = least_squares(columns * weights[:, None], target * weights)
-    for _ in range(2):
+    for _ in range(2 if known.any() else 0):
         off = np.abs(columns @ found - target)
         usual = max(1.0, float(np.median(off[known])) * 1.4826)
         weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))

@@ -143,8 +143,7 @@ class Result(NamedTuple):
             return []
         said, true = self.twin.model.settings, self.hidden.server
         found = []
-        policies = {true.policy} | ({"mixed", "prefill-first"} if true.policy in ("mixed", "prefill-first") else set())
-        if said.policy not in policies:
+        if said.policy != true.policy:
             found.append(f"policy {said.policy}")
         threshold = said.long_prefill_token_threshold
         if true.budget and threshold and abs(threshold / (true.threshold or true.budget) - 1) > CLOSE:
@@ -215,18 +214,7 @@ def report(title: str, results: Sequence[Result]) -> str:
             *(f"{one.off(figure):.1%}" if one.answers else "" for figure in SHOWN),
             f"{one.took_s:.0f}",
         ])  # fmt: skip
-    head = [
-        "server",
-        "verdict",
-        "held out",
-        "parameters",
-        "TTFT p50",
-        "TTFT p99",
-        "ITL p50",
-        "stall p95",
-        "tokens/s",
-        "CPU s",
-    ]
+    head = ["server", "verdict", "held out", "parameters", *SHOWN, "CPU s"]
     return f"## {title}\n\n{tabulate(rows, head, tablefmt='github')}\n"
 
 
