@@ -68,10 +68,10 @@ def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside:
     prompts, decoders = requests[-beside:], requests[:-beside]
     begin, first = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
     counts = []
-    for _, times, a_chunk in decoders:
-        if len(times) > 1 and times[-1] > first:
-            end = first + float(np.median(np.diff(times))) / 2
-            counts.append(a_chunk * (bisect_right(times, end) - bisect_right(times, begin)))
+    for _, at, a_chunk in decoders:
+        if len(at) > 1 and at[-1] > first:
+            end = first + float(np.median(np.diff(at))) / 2
+            counts.append(a_chunk * (bisect_right(at, end) - bisect_right(at, begin)))
     return median(counts) if counts else 0.0
 
 
