@@ -13,6 +13,8 @@ from .twin import Twin
 WIDTH: Final = 1.96
 """Standard errors to each side: 95%."""
 SEED: Final = 20_000
+LEAST: Final = 1e-9
+"""Of a figure, so that it has a logarithm."""
 
 
 class Answer(NamedTuple):
@@ -41,26 +43,54 @@ def answers(
     seed: int = SEED,
     count: int = 0,
 ) -> dict[str, Answer]:
-    """By figure. Each model is simulated once, neighbours with the same requests: by how much two of them differ is their
-    costs', all else is the requests' and grows less with their number. ``errors``: of the model itself, as shares."""
-    found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
+    """By figure. ``errors``: of the model itself, as shares."""
+    found = logarithms(models, asked, lengths, FIGURES, seed=seed, count=count)
+    return {figure: answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items()}
+
+
+def logarithms(
+    models: Sequence[Model],
+    asked: Asked,
+    lengths: Lengths,
+    wanted: Sequence[str],
+    *,
+    seed: int = SEED,
+    count: int = 0,
+    settled: bool = False,
+) -> dict[str, list[float]]:
+    """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once, neighbours with the same
+    requests: by how much two of them differ is their costs', all else is the requests' and grows less with their number.
+    What was asked with the same seed has the same requests and models, so two can be compared in pairs: see ``against``."""
+    found: dict[str, list[float]] = {figure: [] for figure in wanted}
     for number, model in enumerate(models):
         stage = simulated(
             model if asked.settings is None else model.with_settings(asked.settings), asked.load, lengths,
             seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
         )  # fmt: skip
-        for figure, value in figures(stage).items():
-            found[figure].append(math.log(max(value, 1e-9)))
-    return {figure: _answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items() if logs}
+        for figure, value in figures(stage, wanted, settled=settled).items():
+            found[figure].append(math.log(max(value, LEAST)))
+    return {figure: logs for figure, logs in found.items() if len(logs) == len(models)}
 
 
-def _answer(logs: Sequence[float], error: float) -> Answer:
+def against(logs: Sequence[float], base: Sequence[float]) -> list[float]:
+    """How many times as much, as logarithms, model by model."""
+    return [one - other for one, other in zip(logs, base, strict=False)]
+
+
+def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> Answer:
+    """``width``: standard errors to each side."""
     about = fmean(logs)
+    wide = width * math.sqrt(uncertain(logs) + error**2)
+    return Answer(math.exp(about - wide), math.exp(about), math.exp(about + wide))
+
+
+def uncertain(logs: Sequence[float]) -> float:
+    """Variance of their mean: what the costs of the models make of it, which more of them do not lessen, and the chance of
+    the requests, which they do."""
     pairs = list(zip(logs[::2], logs[1::2], strict=False))
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
     of_requests = max(0.0, (variance(logs) if len(logs) > 1 else 0.0) - of_costs)
-    wide = WIDTH * math.sqrt(of_costs + of_requests / max(1, len(pairs)) + error**2)
-    return Answer(math.exp(about - wide), math.exp(about), math.exp(about + wide))
+    return of_costs + of_requests / max(1, len(pairs))
 
 
 def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED, count: int = 0) -> dict[str, Answer]:
