@@ -39,9 +39,9 @@ def predict(words: list[str]) -> int:
     try:
         asked = _asked(options)
         if options.html:
-            from ..whatif import page
+            from ..whatif.page import page
 
-            replace(options.html, page.page(asked).encode())
+            replace(options.html, page(asked).encode())
     except (OSError, ValueError) as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
         return ExitStatus.REFUSED

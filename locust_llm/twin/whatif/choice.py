@@ -36,8 +36,7 @@ class Rival(NamedTuple):
 
 def best(rows: Sequence[Row]) -> Row | None:
     """The most output tokens a second within the rules, else where it is open whether they are met; None: neither."""
-    within = [row for row in foremost(rows) if row.status in (MET, OPEN)]
-    return within[0] if within else None
+    return next((row for row in foremost(rows) if row.status in (MET, OPEN)), None)
 
 
 def rival(rows: Sequence[Row], rules: Sequence[Rule], errors: Mapping[str, float]) -> Rival | None:
@@ -47,7 +46,7 @@ def rival(rows: Sequence[Row], rules: Sequence[Rule], errors: Mapping[str, float
     if first is None:
         return None
     others = [row for row in foremost(rows) if row.case.chosen != first.case.chosen and row.status in (MET, OPEN)]
-    other = max(others, key=lambda row: row.throughput, default=None)
+    other = max(others, key=lambda row: (row.models, row.throughput), default=None)
     if other is None or (other.throughput < first.throughput and _apart(first, other, THROUGHPUT, errors)[1] > WIDTH):
         return None
     at = dict[Load, dict[tuple[tuple[str, str], ...], Row]]()

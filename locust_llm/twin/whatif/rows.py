@@ -85,14 +85,14 @@ class Asker(NamedTuple):
         asked = list(cases)
         if self.shape:
             asked += dict.fromkeys(map(as_fitted, cases))
-        first = Work(models if few else models[:ROUGH], self.lengths, figures)
+        first = Work(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
         found = simulate(
             first, [case.asked for case in asked], processes=processes, on_progress=lambda done, _: on_progress(done, most)
         )  # fmt: skip
         rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
         if few:
             return rows
-        again = foremost(rows)[:SHOWN]
+        again = sorted(rows, key=self._hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
         second = [row.case for row in again]
         second += dict.fromkeys(map(as_fitted, second)) if self.shape else ()
         found = simulate(
@@ -102,6 +102,12 @@ class Asker(NamedTuple):
         better = self._judged(dict(zip(second, found, strict=True)), [row.case for row in again], len(models))
         by_case = {row.case: row for row in better}
         return [by_case.get(row.case, row) for row in rows]
+
+    def _hope(self, row: Row) -> tuple[bool, float]:
+        """Whether the middle of its answers is within the rules, and how much its throughput may be; the most first."""
+        middle = {name: Answer(one.about, one.about, one.about) for name, one in row.answers.items()}
+        throughput = row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
+        return status(self.rules, middle) == NOT_MET, -throughput
 
     def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[Row]:
         lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
@@ -131,13 +137,13 @@ class Asker(NamedTuple):
 
 
 def foremost(rows: Sequence[Row]) -> list[Row]:
-    """Those within the rules before those that may be, before others; of these the ones with the most throughput. Without
-    rules those of the frontier, then the rest."""
+    """Those that were asked of every model, if some were; within the rules before those that may be, before others; of these
+    the ones with the most throughput. Without rules those of the frontier, then the rest."""
     if any(row.status for row in rows):
         order = {MET: 0, OPEN: 1, NOT_MET: 2}
-        return sorted(rows, key=lambda row: (order[row.status], -row.throughput))
+        return sorted(rows, key=lambda row: (-row.models, order[row.status], -row.throughput))
     best = {row.case for row in frontier(rows, WAIT)}
-    return sorted(rows, key=lambda row: (row.case not in best, -row.throughput))
+    return sorted(rows, key=lambda row: (-row.models, row.case not in best, -row.throughput))
 
 
 def frontier(rows: Sequence[Row], figure: str) -> list[Row]:

@@ -9,17 +9,13 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from ..answers import Asked, logarithms
-from ..loads import Lengths
+from ..loads import Lengths, Load
 from ..model import Model
 
 FEW: Final = 24
 """Simulations, up to which processes are not worth their start."""
 CHUNK: Final = 8
 """What-ifs that a process gets at a time, at most."""
-ROUNDS: Final = 6
-FEWEST: Final = 150
-OPEN: Final = 600
-"""Requests of a closed loop: so many of each user, and at least so many; of an open one, where a queue must show."""
 Logarithms = dict[str, list[float]]
 """By figure, one of each model."""
 Progress = Callable[[int, int], None]
@@ -31,6 +27,25 @@ class Work(NamedTuple):
     models: Sequence[Model]
     lengths: Lengths
     figures: tuple[str, ...]
+    rough: bool = False
+    """With fewer requests."""
+
+    def count(self, load: Load) -> int:
+        """Requests of one simulation."""
+        size = ROUGH if self.rough else EXACT
+        return max(size.fewest, size.rounds * load.users) if load.users else size.open
+
+
+class Size(NamedTuple):
+    """Requests of a closed loop: so many of each user, and at least so many; of an open one, where a queue must show."""
+
+    rounds: int
+    fewest: int
+    open: int
+
+
+ROUGH: Final = Size(4, 60, 300)
+EXACT: Final = Size(6, 150, 600)
 
 
 def simulate(
@@ -89,6 +104,5 @@ def _several(asked: Sequence[Asked]) -> list[Logarithms]:
 
 
 def _one(work: Work, asked: Asked) -> Logarithms:
-    load = asked.load
-    count = max(FEWEST, ROUNDS * load.users) if load.users else OPEN
+    count = work.count(asked.load)
     return logarithms(work.models, asked, work.lengths, work.figures, count=count, settled=True)
