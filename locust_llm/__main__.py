@@ -199,6 +199,13 @@ def history(words: list[str]) -> int:
     return command.run(words)
 
 
+def twin(words: list[str]) -> int:
+    """A twin of a server: fitted, asked what if, held against the server again."""
+    from locust_llm.twin.commands import command
+
+    return command.twin(words)
+
+
 def import_(words: list[str]) -> int:
     """A run folder of another load tester's result."""
     from locust_llm.results.records import command
@@ -326,6 +333,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "pareto": pareto,
     "history": history,
     "audit": audit,
+    "twin": twin,
     "import": import_,
     "export": export,
     "comment": comment,
@@ -365,6 +373,7 @@ usage: locust-llm COMMAND ...
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
+  twin COMMAND    a twin of a server: fit it, ask it what if (twin predict twin.toml): twin --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
   export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help

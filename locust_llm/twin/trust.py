@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from .answers import SEED, WIDTH, answers_of
+from .answers import SEED, WIDTH, answer, logarithms_of
 from .figures import FIGURES as NAMES
 from .figures import figures, steady
 from .loads import again
@@ -36,7 +36,12 @@ def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
     """Each figure of each stage, as measured and as the models have it of the same requests."""
     found = list[Check]()
     for stage in stages:
-        said = answers_of([again(model, stage, SEED + number // 2) for number, model in enumerate(models)], {})
+        said = {
+            figure: answer(logs, 0.0)
+            for figure, logs in logarithms_of(
+                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)], NAMES
+            ).items()
+        }
         for figure, measured in figures(stage).items():
             if figure in said:
                 low, about, high = said[figure]

@@ -1,0 +1,26 @@
+"""Command: ``locust-llm twin fit | predict | drift``."""
+
+import sys
+from importlib import import_module
+from typing import Final
+
+from locust_llm.core.text import say
+from locust_llm.exit_status import ExitStatus
+
+COMMANDS: Final = {
+    "predict": "ask a twin what if: loads and settings in virtual time, each answer with its interval",
+}
+"""Each is a file beside this one, with a function of its name."""
+
+
+def twin(words: list[str]) -> int:
+    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(f"  {name:9}{what}\n" for name, what in COMMANDS.items())
+    if words and words[0] in ("-h", "--help", "help"):
+        say(usage)
+        return ExitStatus.OK
+    if not words or words[0] not in COMMANDS:
+        wrong = f"locust-llm: error: unknown command twin {words[0]!r}\n\n" if words else ""
+        print(wrong + usage, end="", file=sys.stderr)
+        return ExitStatus.REFUSED
+    command = getattr(import_module(f"{__package__}.{words[0]}"), words[0])
+    return int(command(words[1:]))
