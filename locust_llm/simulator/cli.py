@@ -56,6 +56,10 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
     max_num_seqs = options.max_num_seqs or min(cost.gpu.max_num_seqs, budget)
     if max_num_seqs > budget:
         raise ValueError(f"--max-num-seqs {max_num_seqs} is more than --max-num-batched-tokens {budget}")
+    if (options.max_num_active_seqs or 0) > max_num_seqs:
+        raise ValueError(
+            f"--max-num-active-seqs {options.max_num_active_seqs} is more than --max-num-seqs {max_num_seqs}"
+        )
     threshold = options.long_prefill_token_threshold
     if threshold > max_model_len:
         raise ValueError(f"--long-prefill-token-threshold {threshold} is more than --max-model-len {max_model_len}")
@@ -70,6 +74,9 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
         kv_tokens=kv_tokens,
         enable_prefix_caching=options.enable_prefix_caching,
         long_prefill_token_threshold=threshold or (int(max_model_len * 0.04) if num > 1 else 0),
+        long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
+        max_num_active_seqs=options.max_num_active_seqs,
+        watermark=options.watermark,
         max_num_partial_prefills=num,
         max_long_partial_prefills=num_long,
     )

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from random import Random
 from typing import NamedTuple
 
+from .blocks import Block
 from .cost import BLOCK_SIZE
 
 
@@ -55,8 +56,7 @@ class Sequence:
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
     num_preemptions: int = 0
     order: int = 0  # of its last admission
-    held_keys: list[int] = field(default_factory=list)  # of block_keys: blocks it shares, or gave a name
-    num_named_blocks: int = 0  # of its blocks, those whose names were looked at
+    named_blocks: list[Block] = field(default_factory=list)  # the first of its blocks, with the first of block_keys
     decoding: Decoding | None = None
     joined: int = 0  # the decoding set's round when it joined
     runs: list[Run] = field(default_factory=list)
