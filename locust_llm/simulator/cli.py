@@ -23,7 +23,7 @@ from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
 from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
 from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
-from .scheduling.scheduler import Config, Policy, Scheduler
+from .scheduling.scheduler import Config, Policy, Scheduler, Stateful
 from .scheduling.waiting import QUEUES, queue
 from .server import Front, Server
 from .spans import Spans
@@ -160,7 +160,7 @@ def make_engine(
     """The engine and what the ready line says of it."""
     scale = options.time_scale
 
-    def batch_engine(choose: Policy) -> BatchEngine:
+    def batch_engine(choose: Policy | type[Stateful]) -> BatchEngine:
         waiting = queue(options.scheduling_policy, options.tenant_weight)
         return BatchEngine(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from .scheduler import Batch, Policy, Scheduler
+from .llamacpp import LlamaCpp
+from .scheduler import Batch, Policy, Scheduler, Stateful
 from .sequence import Sequence, num_blocks_for
+from .sglang import SGLang, SGLangMixed
 
 
 def static(scheduler: Scheduler) -> Batch:
@@ -136,12 +138,15 @@ def _num_slots(scheduler: Scheduler, num_long: int) -> int:
     return max(1, min(slots, most))
 
 
-POLICIES: Final[dict[str, Policy]] = {
+POLICIES: Final[dict[str, Policy | type[Stateful]]] = {
     "static": static,
     "prefill-first": prefill_first,
     "mixed": mixed,
     "chunked": chunked,
     "partial-prefills": partial_prefills,
+    "sglang": SGLang,
+    "sglang-mixed": SGLangMixed,
+    "llama.cpp": LlamaCpp,
 }
 WHOLE_PROMPTS: Final = ("static", "prefill-first", "mixed")
 """Policies that compute a prompt in one step, so that the budget must hold the longest one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
@@ -43,13 +44,27 @@ class Batch:
 Policy = Callable[["Scheduler"], Batch]
 
 
+class Stateful(ABC):
+    """A policy that remembers something from step to step: each scheduler has its own."""
+
+    @abstractmethod
+    def __call__(self, scheduler: Scheduler) -> Batch: ...
+
+
 class Scheduler:
     """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
     decoding."""
 
-    def __init__(self, config: Config, policy: Policy, *, waiting: Waiting | None = None, record: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy | type[Stateful],
+        *,
+        waiting: Waiting | None = None,
+        record: bool = False,
+    ) -> None:
         self.config = config
-        self.policy = policy
+        self.policy: Policy = policy() if isinstance(policy, type) else policy
         self.waiting: Waiting = queue() if waiting is None else waiting
         self._fair = waiting if isinstance(waiting, Fair) else None
         self.now = 0.0  # when the step begins for which `schedule` was called
@@ -141,14 +156,13 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
 
-    def preempt(self) -> Sequence:
-        """The last running sequence, by priority the last in that order, gives up its blocks and all it has computed, and
-        waits again, before others."""
-        if isinstance(self.waiting, Priority):
-            sequence = max(self.running, key=Priority.key)
-            del self.running[sequence]
-        else:
-            sequence, _ = self.running.popitem()
+    def preempt(self, sequence: Sequence | None = None) -> Sequence:
+        """A running sequence, if none is named the last, by priority the last in that order, gives up its blocks and all it
+        has computed, and waits again, before others."""
+        if sequence is None:
+            by_priority = isinstance(self.waiting, Priority)
+            sequence = max(self.running, key=Priority.key) if by_priority else next(reversed(self.running))
+        del self.running[sequence]
         if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
             sequence.preemption_s -= self.now
         self._stop(sequence)
@@ -176,7 +190,7 @@ class Scheduler:
             if num_new_tokens > 0:
                 work.append((sequence, num_new_tokens))
                 left -= num_new_tokens
-                blocks += num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
+                blocks += self.num_blocks_of(sequence, num_new_tokens)
         if blocks > self.blocks.num_free:
             self._serve_with_preemption(batch, budget, longest)
             return 0, True
@@ -245,6 +259,10 @@ class Scheduler:
     def num_left(self, sequence: Sequence) -> int:
         """Tokens that a sequence, not decoding, has to compute."""
         return sequence.num_prompt_tokens + sequence.output_then - sequence.computed_then
+
+    def num_blocks_of(self, sequence: Sequence, num_new_tokens: int) -> int:
+        """Blocks that a sequence, not decoding, needs besides its own for so many tokens."""
+        return num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
 
     def look_up(self, sequence: Sequence) -> tuple[int, int, int]:
         """For a waiting sequence: how many of its blocks the prefix cache has, at least one token always being left to
