@@ -18,6 +18,7 @@ from .connection import Connection
 from .flags import DISAGGREGATED, add_arguments
 from .otlp import Encoder, Sender
 from .quirks import LIKE, Quirks, parse
+from .scheduling.async_engine import AsyncEngine
 from .scheduling.clock import Clock, FineSelector
 from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
 from .scheduling.disaggregated import DisaggregatedEngine, Link
@@ -124,6 +125,8 @@ def _policy(options: argparse.Namespace) -> str:
         raise ValueError(f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}")
     if partial and policy != "partial-prefills":
         raise ValueError(f"--max-num-partial-prefills needs --policy partial-prefills, not {policy}")
+    if options.async_scheduling and policy not in ("chunked", "mixed", DISAGGREGATED):
+        raise ValueError(f"--async-scheduling needs --policy chunked or mixed, not {policy}")
     if (options.ttft_ms is None) != (options.itl_ms is None):
         raise ValueError("--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither")
     if options.scheduling_policy != QUEUES[0] and options.ttft_ms is not None:
@@ -162,7 +165,8 @@ def make_engine(
 
     def batch_engine(choose: Policy | type[Stateful]) -> BatchEngine:
         waiting = queue(options.scheduling_policy, options.tenant_weight)
-        return BatchEngine(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
+        kind = AsyncEngine if options.async_scheduling else BatchEngine
+        return kind(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 
     if options.ttft_ms is not None:
         ttft_s, itl_s, jitter_s = (ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms))

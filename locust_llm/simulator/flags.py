@@ -85,6 +85,10 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         action=argparse.BooleanOptionalAction,
     )
     add(
+        "--async-scheduling", "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        action=argparse.BooleanOptionalAction, default=False,
+    )  # fmt: skip
+    add(
         "--enable-prefix-caching",
         "keep KV blocks of prompts for those that begin alike (default: on)",
         action=argparse.BooleanOptionalAction,

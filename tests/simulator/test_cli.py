@@ -63,6 +63,10 @@ from locust_llm.simulator.scheduling.waiting import Priority
             ["--no-enable-chunked-prefill", "--policy", "chunked"],
             "--no-enable-chunked-prefill contradicts --policy chunk",
         ),
+        (
+            ["--async-scheduling", "--policy", "sglang"],
+            "--async-scheduling needs --policy chunked or mixed, not sglang",
+        ),
         (["--enable-chunked-prefill", "--policy", "mixed"], "--enable-chunked-prefill contradicts --policy mixed"),
         (
             ["--max-num-partial-prefills", "4", "--policy", "chunked"],

@@ -125,7 +125,7 @@ def aborts(random: Random, workload: Workload) -> Workload:
     return replace(workload, asked=asked)
 
 
-def asynchronous(random: Random, workload: Workload) -> Workload:
+def asynchronous(_: Random, workload: Workload) -> Workload:
     return replace(workload, asynchronous=True)
 
 
@@ -155,7 +155,13 @@ KINDS: Final[dict[str, tuple[Change, ...]]] = {
     "active sequences": (active,),
     "aborts": (aborts,),
     "aborts, cache, pressure": (aborts, cache, pressure),
-    "everything": (cache, whole, threshold, pressure, priority, watermark, active, aborts),
+    "asynchronous": (asynchronous,),
+    "asynchronous, pressure": (asynchronous, pressure),
+    "asynchronous, whole prompts, threshold": (asynchronous, whole, threshold),
+    "asynchronous, cache, pressure": (asynchronous, cache, pressure),
+    "asynchronous, priority, pressure": (asynchronous, priority, pressure),
+    "asynchronous, aborts, cache, pressure": (asynchronous, aborts, cache, pressure),
+    "everything": (cache, whole, threshold, pressure, priority, watermark, active, aborts, asynchronous),
 }
 """What of `plain` is changed."""
 
@@ -180,10 +186,12 @@ def ours(workload: Workload) -> list[Step]:
     policy = POLICIES["chunked" if settings.get("enable_chunked_prefill", True) else "mixed"]
     config = Config(kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings)
     scheduler = Scheduler(config, policy, waiting=waiting)
+    scheduler.ahead = workload.asynchronous
     known: dict[tuple[int, ...], int] = {}
     sequences = [_sequence(request, known) for request in workload.asked]
     numbers = {sequence: number for number, sequence in enumerate(sequences)}
     steps: list[Step] = []
+    done: list[Sequence] = []
     now = 0
     while scheduler.running or scheduler.waiting or any(request.at >= now for request in workload.asked):
         for request, sequence in zip(workload.asked, sequences, strict=True):
@@ -195,7 +203,9 @@ def ours(workload: Workload) -> list[Step]:
             found = {numbers[sequence]: tokens for sequence, tokens in work.items()}
             steps.append([found, scheduler.num_preemptions, scheduler.num_cache_hits, scheduler.blocks.num_free])
         _abort(workload, sequences, scheduler, now, during=True)
-        scheduler.postprocess(batch, 0.0)  # type: ignore[arg-type]
+        scheduler.release(done)
+        _, done = scheduler.postprocess(batch, 0.0)  # type: ignore[arg-type]
+        done = done if workload.asynchronous else []
         now += 1
         if now > 20_000:
             raise RuntimeError("no end")

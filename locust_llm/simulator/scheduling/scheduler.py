@@ -53,7 +53,13 @@ class Stateful(ABC):
 
 class Scheduler:
     """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
-    decoding."""
+    decoding.
+
+    With ``ahead`` a step is chosen while the one before runs (vLLM 0.32, vllm/v1/core/sched/async_scheduler.py):
+    `postprocess` is called when that one begins, as how it ends is known but for the tokens, and `release` when it has
+    ended. Until then those that got their last token keep their place and their blocks. A block that an answer fills can be
+    found a step later.
+    """
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class Scheduler:
         self.config = config
         self.policy: Policy = policy() if isinstance(policy, type) else policy
         self.waiting: Waiting = queue() if waiting is None else waiting
+        self.ahead = False  # for `chunked` and `mixed`
         self._fair = waiting if isinstance(waiting, Fair) else None
         self.now = 0.0  # when the step begins for which `schedule` was called
         self.running: dict[Sequence, None] = {}  # ordered sets, these two
@@ -100,7 +107,7 @@ class Scheduler:
         while True:
             num_preemptions = self.num_preemptions
             batch = self.policy(self)
-            if batch.prefills or batch.num_decodes or self.num_preemptions == num_preemptions:
+            if batch.prefills or batch.num_decodes or self.num_preemptions == num_preemptions or self.ahead:
                 return batch
             # All it did was to preempt, which takes no time.
 
@@ -133,8 +140,18 @@ class Scheduler:
             finished.sort(key=_order)
         for sequence in finished:
             sequence.last_at = at
-            self.finish(sequence)
+            if not self.ahead:
+                self.finish(sequence)
+            elif sequence.decoding:
+                self._leave_decoding(sequence)
         return prefilled, finished
+
+    def release(self, finished: Series[Sequence]) -> None:
+        """With ``ahead``: the step is over in which they got their last token."""
+        for sequence in finished:
+            if sequence.status is Status.RUNNING:  # else it was aborted or preempted meanwhile
+                self._name_blocks(sequence, sequence.computed_then)
+            self.finish(sequence)
 
     def _got_token(self, sequence: Sequence, at: float) -> None:
         """The one at the end of its prompt: the first, or after a preemption the next."""
@@ -203,7 +220,7 @@ class Scheduler:
         itself costs those behind it their turn, as in vLLM."""
         served: dict[Sequence, int] = {}  # who decodes, and the blocks it took
         for sequence in list(self.running):
-            if sequence not in self.running:
+            if sequence not in self.running or sequence.num_output_tokens == sequence.max_tokens:
                 continue
             decodes = sequence.decoding is not None
             num_new_tokens = min(1 if decodes else self.num_left(sequence), longest, budget)
@@ -220,7 +237,7 @@ class Scheduler:
             if decodes:
                 self.blocks.take(num_new_blocks)
                 served[sequence] = num_new_blocks
-                self._name_blocks(sequence, sequence.num_tokens)
+                self._name_blocks(sequence, sequence.num_tokens - self.ahead)
             else:
                 self.compute(batch, sequence, num_new_tokens)
         for sequence in [sequence for sequence in self.decoding.sequences if sequence not in served]:
@@ -240,14 +257,15 @@ class Scheduler:
         self.blocks.take(decoding.num_new_blocks)
         filling: list[Sequence] = []
         if self.blocks.caching:
-            filling = [each for each in decoding.filling if len(each.named_blocks) < len(each.block_keys)]
+            full = decoding.beginning if self.ahead else decoding.filling
+            filling = [each for each in full if len(each.named_blocks) < len(each.block_keys)]
             filling.sort(key=_order, reverse=True)
         for sequence, num_new_tokens in work:
             while filling and filling[-1].order < sequence.order:  # of equal blocks the first in the order is the older
-                self._name_blocks(filling[-1], filling.pop().num_tokens)
+                self._name_blocks(filling[-1], filling.pop().num_tokens - self.ahead)
             self.compute(batch, sequence, num_new_tokens)
         while filling:
-            self._name_blocks(filling[-1], filling.pop().num_tokens)
+            self._name_blocks(filling[-1], filling.pop().num_tokens - self.ahead)
         self._begin_round(batch)
 
     def _begin_round(self, batch: Batch) -> None:

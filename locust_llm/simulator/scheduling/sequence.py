@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -121,10 +121,15 @@ class Decoding:
     @property
     def num_new_blocks(self) -> int:
         """How many begin a block in the next round."""
-        return len(self._beginning[self.rounds % BLOCK_SIZE])
+        return len(self.beginning)
 
     @property
-    def filling(self) -> Iterable[Sequence]:
+    def beginning(self) -> Collection[Sequence]:
+        """Those that begin a block in the next round."""
+        return self._beginning[self.rounds % BLOCK_SIZE]
+
+    @property
+    def filling(self) -> Collection[Sequence]:
         """Those whose block will be full after the next round."""
         return self._beginning[(self.rounds + 1) % BLOCK_SIZE]
 
