@@ -124,10 +124,11 @@ def report() -> str:
             *map(_line, with_overheads),
             "",
             f"RMS log error: {rms(with_overheads):.3f} with V0's two extra overheads, {rms(four):.3f} with four parameters",
-            "(of the TPOT of every row, and of what was completed where one of the two was saturated, the measured one with",
-            f"a *). Mean log error of that throughput: {saturation(with_overheads):+.3f} and {saturation(four):+.3f}.",
-            "In sample: the parameters were fitted to these rows. One model, one GPU, about 204 tokens in and 64 out. TTFT was",
-            "not fitted: in the measured one are some 20 ms of HTTP and tokenizer, which the simulator does not have.",
+            "(of the TPOT of every row, and of what was completed where one of the two was saturated, the measured one",
+            f"with a *). Mean log error of that throughput: {saturation(with_overheads):+.3f} and {saturation(four):+.3f}.",
+            "In sample: the parameters were fitted to these rows. One model, one GPU, about 204 tokens in and 64 out.",
+            "TTFT was not fitted: in the measured one are some 20 ms of HTTP and tokenizer, which the simulator does not",
+            "have.",
         ]
     )
 

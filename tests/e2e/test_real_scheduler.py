@@ -15,7 +15,7 @@ from support.vllm_steps import KINDS, Real, ours, workloads
 HERE: Final = Path(__file__).parents[1]
 HOME: Final = Path(os.environ.get("REAL_SERVERS_HOME", HERE.parent / ".real-servers"))
 PYTHON: Final = Path(os.environ.get("VLLM_PYTHON", HOME / "vllm/bin/python"))
-COUNT: Final = 200
+COUNT: Final = 100
 """Workloads of each kind."""
 QUIET: Final = {
     "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
