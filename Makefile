@@ -46,7 +46,7 @@ endings = tests/e2e/test_endings.py
 distributed = tests/e2e/test_distributed.py tests/e2e/test_secrets_of_workers.py
 modes = tests/e2e/test_modes.py
 probe = tests/bench/test_confusion.py tests/e2e/test_probe.py tests/e2e/test_probe_http.py
-real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
+real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py tests/e2e/test_real_scheduler.py
 runs = tests/e2e $(addprefix --ignore ,$(web_pages) $(endings) $(distributed) $(modes) $(probe) $(real))
 SOURCES := $(shell git ls-files 'locust_llm/*.py' 'tests/*.py' 2>/dev/null)
 
@@ -72,7 +72,7 @@ test-pythons:                     ## the tests once with each Python from 3.11 t
 	.ci/pythons
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
-	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
+	REAL_SERVERS=1 $(PYTEST) -rsP $(real)
 
 test-wheel:                       ## wheel and sdist in empty environments, with each Python from 3.11 to 3.13: files, demo, report
 	.ci/wheel
