@@ -160,7 +160,10 @@ def compare(words: list[str]) -> int:
         return _refused(str(error))
     if beside.of_files(words):
         return beside.compare(words)
-    return _of_reports("compare", words)
+    from locust_llm.report import commands
+    from locust_llm.results import runs
+
+    return commands.compare(words, runs.page)
 
 
 def pareto(words: list[str]) -> int:
@@ -194,6 +197,13 @@ def history(words: list[str]) -> int:
     from locust_llm.results.history import command
 
     return command.run(words)
+
+
+def twin(words: list[str]) -> int:
+    """A twin of a server: fitted, asked what if, held against the server again."""
+    from locust_llm.twin.commands import command
+
+    return command.twin(words)
 
 
 def import_(words: list[str]) -> int:
@@ -282,13 +292,6 @@ def upload(words: list[str]) -> int:
     return module.command(words)
 
 
-def twin(words: list[str]) -> int:
-    """A model of a server: fitted to it, asked what if, held against it."""
-    from locust_llm.twin.commands import command as module
-
-    return module.twin(words)
-
-
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
     from . import selftest as module
@@ -323,7 +326,6 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "simulate": simulate,
     "check": check,
     "canary": canary,
-    "twin": twin,
     "selftest": selftest,
     "report": report,
     "figure": figure,
@@ -331,6 +333,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "pareto": pareto,
     "history": history,
     "audit": audit,
+    "twin": twin,
     "import": import_,
     "export": export,
     "comment": comment,
@@ -363,7 +366,6 @@ usage: locust-llm COMMAND ...
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
   canary          watch a shared server by one slow stream: how much prefill load do others cause? canary --help
-  twin            fit a model to a server, ask it what if, and see whether the server still is the same: twin --help
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
@@ -371,6 +373,7 @@ usage: locust-llm COMMAND ...
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
+  twin COMMAND    a twin of a server: fit it, ask it what if, see whether the server still is the same: twin --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
   export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help

@@ -71,7 +71,7 @@ def sweep(text: str) -> Sweep:
             f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as concurrency=1..64"
         )
     try:
-        found = sorted({value for part in values.split(",") for value in _values(part.strip())})
+        found = values_of(values)
     except ValueError as error:
         raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
     if axis != RATE and any(value != int(value) for value in found):
@@ -79,6 +79,11 @@ def sweep(text: str) -> Sweep:
     if len(found) > MAX_STAGES:
         raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible")
     return Sweep(axis, tuple(found))
+
+
+def values_of(text: str) -> list[float]:
+    """In rising order. Raises ValueError of one clause."""
+    return sorted({value for part in text.split(",") for value in _values(part.strip())})
 
 
 def _values(part: str) -> Iterator[float]:

@@ -100,7 +100,9 @@ def measured(paths: Sequence[Path]) -> Measured:
     if not probes:
         raise ValueError(f"none of these is a probe: {given}. Make one: locust-llm probe --host URL")
     if len(probes) > 1:
-        raise ValueError(f"a twin is of one probe, and here are {len(probes)}: {', '.join(str(p.path) for p in probes)}")
+        raise ValueError(
+            f"a twin is of one probe, and here are {len(probes)}: {', '.join(str(p.path) for p in probes)}"
+        )
     if not others:
         raise ValueError(
             f"{given} is a probe, and there is no sweep beside it. Make one: locust-llm run --headless --sweep "
@@ -172,7 +174,10 @@ def loads(folder: Folder) -> Loads:
         sent += len(part.records)
         failed += sum(_failed(record) for record in part.records)
         if (client := _client(folder, part)) is not None and client.level != CLIENT_OK:
-            stage, said = None, [f"{part.name} left out: the client verdict is {client.level} ({'; '.join(client.reasons)})"]
+            stage, said = (
+                None,
+                [f"{part.name} left out: the client verdict is {client.level} ({'; '.join(client.reasons)})"],
+            )
         stages += [stage] if stage is not None else []
         notes += said
     if not sent:
@@ -230,7 +235,9 @@ def of_part(part: Part) -> tuple[Stage | None, list[str]]:
     if len(requests) < least:
         return None, [f"{part.name} left out: {len(requests):,} answered requests, and {least:,} are needed"]
     if part.users and (inside := _in_flight(sent)) < LEAST_SHARE * part.users:
-        return None, [f"{part.name} left out: {inside:.1f} requests were in flight on average, so users paused between two"]
+        return None, [
+            f"{part.name} left out: {inside:.1f} requests were in flight on average, so users paused between two"
+        ]
     failed, cut = sum(map(_failed, sent)), sum(one.outcome in (CUT, CANCELLED) for one in sent)
     notes = [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"] if cut > MAX_CUT_SHARE * len(sent) else []
     return Stage(part.users, part.rate, tuple(requests), failed), notes
@@ -267,5 +274,3 @@ def _refuse_cached(path: Path, records: Iterable[Record]) -> None:
             f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were in the server's cache, and a "
             "twin computes every prompt. Sweep with prompts that are new"
         )
-
-

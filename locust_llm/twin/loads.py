@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
-from .model import Model, Noise
+from .model import Model, Noise, Slower
+from .replay import send_again
 from .seen import Seen, Stage
 
-ROUNDS: Final = 6
-FEWEST: Final = 150
+ROUNDS: Final = 12
+FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
 STAGGER_S: Final = 0.01
 MAX_BEHIND: Final = 20
@@ -37,20 +40,35 @@ Lengths = Sequence[tuple[int, int]]
 def simulated(
     model: Model, load: Load, lengths: Lengths, seed: int, *, prefill_limit: float = float("inf"), count: int = 0
 ) -> Stage:
-    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate."""
+    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate. Of one seed the
+    requests are the same, whatever the model and its settings: they are drawn before its noise."""
     random, clock = Random(seed), VirtualClock()
-    virtual = Virtual(clock, model.engine(clock, random), prefill_limit=prefill_limit, keep_tokens=True)
     count = count or max(FEWEST, ROUNDS * load.users)
-    requests = (Request(*lengths[random.randrange(len(lengths))]) for _ in range(count))
+    requests = [Request(*lengths[random.randrange(len(lengths))]) for _ in range(count)]
+    arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
+    virtual = Virtual(clock, model.engine(clock, random), prefill_limit=prefill_limit, keep_tokens=True)
     if load.users:
-        virtual.closed_loop(load.users, requests, stagger_s=STAGGER_S)
+        virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
     else:
-        virtual.open_loop(_arrivals(load.rate, requests, random))
-    rows = sorted(virtual.run(), key=lambda row: row.asked_at)
-    return Stage(users=load.users, rate=load.rate, requests=tuple(as_seen(row, model.noise, random) for row in rows))
+        virtual.open_loop(arrivals)
+    return _stage(virtual, model.noise, seed, load)
 
 
-def _arrivals(rate: float, requests: Iterator[Request], random: Random) -> Iterator[tuple[float, Request]]:
+def again(model: Model, stage: Stage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None) -> Stage:
+    """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps longer beside that."""
+    clock = VirtualClock()
+    engine = model.engine(clock, Random(seed), slower=slower(clock) if slower else None)
+    virtual = Virtual(clock, engine, keep_tokens=True)
+    send_again(stage, virtual)
+    return _stage(virtual, model.noise, seed, Load(stage.users, stage.rate))
+
+
+def _stage(virtual: Virtual, noise: Noise, seed: int, load: Load) -> Stage:
+    rows, late = sorted(virtual.run(), key=lambda row: row.asked_at), np.random.default_rng(seed)
+    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
+
+
+def _arrivals(rate: float, requests: Sequence[Request], random: Random) -> Iterator[tuple[float, Request]]:
     """Poisson."""
     at = 0.0
     for request in requests:
@@ -58,20 +76,14 @@ def _arrivals(rate: float, requests: Iterator[Request], random: Random) -> Itera
         yield at, request
 
 
-def as_seen(row: Row, noise: Noise, random: Random) -> Seen:
-    """As a client sees it, with late chunks and some in one."""
-    times: Sequence[float] = row.token_at
+def _seen(row: Row, noise: Noise, random: np.random.Generator) -> Seen:
+    """As a client sees it, with late chunks, of which none comes before an earlier one, and some in one."""
+    times = np.array(row.token_at)
     if noise.chunk_s:
-        times = list(_late(times, lambda: random.expovariate(1 / noise.chunk_s)))
+        times = np.maximum.accumulate(times + random.exponential(noise.chunk_s, len(times)))
     if noise.merged:
-        end = len(times) - 1
-        times = [at for i, at in enumerate(times) if i in (0, end) or random.random() >= noise.merged]
-    return Seen(row.asked_at, tuple(times), row.request.prompt_tokens, row.request.output_tokens)
-
-
-def _late(times: Sequence[float], by_s: Callable[[], float]) -> Iterator[float]:
-    """Never before an earlier one."""
-    last = 0.0
-    for at in times:
-        last = max(last, at + by_s())
-        yield last
+        kept = random.random(len(times)) >= noise.merged
+        kept[0] = kept[-1] = True
+        times = times[kept]
+    held_s = row.sent_at - row.asked_at
+    return Seen(row.sent_at, tuple(times.tolist()), row.request.prompt_tokens, row.request.output_tokens, held_s)

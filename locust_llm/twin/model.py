@@ -16,6 +16,8 @@ from locust_llm.simulator.scheduling.sequence import Sequence as Request
 
 UNLIMITED_SEQS: Final = 1_000_000
 UNLIMITED_KV_TOKENS: Final = 1 << 40
+Slower = Callable[[], float]
+"""By what factor a step that begins now takes longer, for a reason that is not in the model."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,15 +83,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def with_settings(self, settings: Settings) -> "Model":
         return msgspec.structs.replace(self, settings=settings)
 
+    def step_time(self) -> StepTime:
+        """Without the noise."""
+        return _Steps(self, VirtualClock(), None, None)
+
     def engine(
         self,
         clock: VirtualClock,
         random: Random | None = None,
         log: "list[Step] | None" = None,
-        slower: Callable[[], float] = lambda: 1.0,
+        slower: Slower | None = None,
     ) -> Engine:
-        """``random``: for the noise; None: every step takes its mean. ``log``: gets every step. ``slower``: by what factor a
-        step that begins now takes longer, for a reason of its own."""
+        """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
         settings = self.settings
         kv_tokens = settings.kv_tokens or UNLIMITED_KV_TOKENS
         config = Config(
@@ -125,10 +130,10 @@ class _Steps:
         clock: VirtualClock,
         random: Random | None,
         log: list[Step] | None,
-        slower: Callable[[], float],
+        slower: Slower | None = None,
     ) -> None:
-        self.cost, self.noise, self.clock, self.random, self.log = model.cost, model.noise, clock, random, log
         self.slower = slower
+        self.cost, self.noise, self.clock, self.random, self.log = model.cost, model.noise, clock, random, log
         self._factor = _factor(model.noise, random)
 
     def step_time(self) -> StepTime:
@@ -149,7 +154,8 @@ class _Steps:
             + cost.context_s * context_tokens
             + cost.pair_s * pairs
         )
-        took_s *= self.slower()
+        if self.slower is not None:
+            took_s *= self.slower()
         if self.random is not None:
             took_s = took_s * self._factor() + self._pause_s(took_s)
         if self.log is not None:

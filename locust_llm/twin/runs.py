@@ -120,4 +120,3 @@ def started_in(folder: Path) -> Path:
         folder = base.with_name(f"{base.name}-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-

@@ -17,10 +17,22 @@ class Seen(NamedTuple):
     """Of its chunks, which may hold several tokens."""
     prompt_tokens: int
     output_tokens: int
+    held_s: float = 0.0
+    """Before it was sent, by the load generator's gate."""
 
     @property
     def ttft_s(self) -> float:
         return self.token_at[0] - self.sent_at
+
+    @property
+    def ttft_from_due_s(self) -> float:
+        """With the wait at the gate."""
+        return self.held_s + self.ttft_s
+
+    @property
+    def latency_s(self) -> float:
+        """From the send to its last token."""
+        return self.token_at[-1] - self.sent_at
 
     @property
     def decode_s(self) -> float:

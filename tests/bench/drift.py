@@ -152,14 +152,18 @@ def one(number: int, still: int, changed: int) -> tuple[str, list[Found]]:
     server, noise = SERVERS[number]
     twin = twin_of(server, noise, number + 1)
     s = twin.model.settings
-    about = f"{server.policy}, {server.gpu}: fitted {s.max_num_batched_tokens:,} tokens a step, {s.max_num_seqs} requests"
+    about = (
+        f"{server.policy}, {server.gpu}: fitted {s.max_num_batched_tokens:,} tokens a step, {s.max_num_seqs} requests"
+    )
     return about, list(checked(server, noise, twin, still, changed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--still", type=int, default=50, help="minutes of each unchanged server (default: 50)")
-    parser.add_argument("--changed", type=int, default=7, help="minutes of each change of each server (default: twice 7)")
+    parser.add_argument(
+        "--changed", type=int, default=7, help="minutes of each change of each server (default: twice 7)"
+    )
     options = parser.parse_args()
     found, began = list[Found](), time.monotonic()
     numbers = range(len(SERVERS))

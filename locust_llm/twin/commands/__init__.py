@@ -1,1 +1,1 @@
-"""Commands of a twin, a file each; command.py is where they begin."""
+"""The commands of a twin: command.py is their door."""

@@ -17,8 +17,8 @@ from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.twin import file
+from locust_llm.twin import fit as fitting
 from locust_llm.twin.candidates import candidates
-from locust_llm.twin.fit import fit
 from locust_llm.twin.fit_report import report
 from locust_llm.twin.folders import Folder, Measured, measured
 from locust_llm.twin.model_fit import Progress
@@ -51,7 +51,7 @@ class Unnamed(Exception):
     """The probe does not name a scheduler that the simulator has."""
 
 
-def command(words: list[str]) -> int:
+def fit(words: list[str]) -> int:
     """0: a twin; 4: none that can be used, or the probe cannot tell; 5: refused."""
     folders = list[Path]()
     try:
@@ -60,7 +60,9 @@ def command(words: list[str]) -> int:
         if options.host:
             _measure(options, folders)
         elif not folders:
-            raise Refused("twin fit takes --host URL, or the folders of a probe and of a sweep: twin fit reports/a reports/b")
+            raise Refused(
+                "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit reports/a reports/b"
+            )
         return _fitted(options, folders)
     except Unnamed as error:
         say(f"{error}\n")
@@ -79,7 +81,7 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
     if unnamed := _unnamed(seen.said, folders):
         raise Unnamed(unnamed)
     try:
-        twin = fit(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=_progress())
+        twin = fitting.fit(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=_progress())
     except SystemExit:
         _go_on(folders)
         raise
@@ -129,7 +131,7 @@ def _go_on(folders: Sequence[Path]) -> None:
 
 
 def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
-    """The probe, and the sweep, as far as ``folders`` has none; they are added to it. Raises ValueError, Unnamed, Stopped."""
+    """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises ValueError, Unnamed, Stopped."""
     kinds = [Folder(path).is_probe for path in folders]
     session = started_in(options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S"))
     env = environment(options, os.environ)
@@ -184,8 +186,8 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
         )
     if not candidates(said, 1):
         return (
-            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and the simulator has no such one "
-            f"that could be fitted. The probe stays in {where}."
+            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and the simulator has none "
+            f"of that kind that could be fitted. The probe stays in {where}."
         )
     return ""
 
@@ -227,9 +229,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
-        description="Fit a model to a server: its scheduler, what a step of it costs, and how far the model is off. With --host "
-        "a probe and a sweep are made, five to ten minutes together; else those of the folders are taken. With both, what is "
-        "missing is made.",
+        description="Fit a model to a server: its scheduler, what a step of it costs, and how far the model is off. With "
+        "--host a probe and a sweep are made, five to ten minutes together; else those of the folders are taken. With both, "
+        "what is missing is made.",
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
     add = parser.add_argument

@@ -87,19 +87,22 @@ def _limits(model: Model, users: int) -> Iterator[Change]:
     for most, words in (
         (users // 4, "a quarter of the users"), (users // 2, "half of the users"),
     ) if seqs is None else ((seqs // 2, "about half"), (seqs * 2, "about twice")):  # fmt: skip
-        if 1 <= most and (seqs is None or most < users or seqs < users):
+        if most >= 1 and (seqs is None or most < users or seqs < users):
             yield Change("max_num_seqs", f"the requests at a time, {words}", other(max_num_seqs=most), both_ways=False)
     if settings.kv_tokens is not None:
         yield Change(
-            "kv_tokens", "the tokens in the KV cache, about half", other(kv_tokens=settings.kv_tokens // 2), both_ways=False
+            "kv_tokens",
+            "the tokens in the KV cache, about half",
+            other(kv_tokens=settings.kv_tokens // 2),
+            both_ways=False,
         )
 
 
 def _noise(model: Model) -> Iterator[Change]:
     noise = msgspec.structs.replace(model.noise, step_sigma=model.noise.step_sigma + SIGMA)
     yield Change("noise", "the noise of steps", msgspec.structs.replace(model, noise=noise), both_ways=False)
-    yield Change("neighbour", "steps are slower in bursts, as beside a noisy neighbour", model, slowed=SLOWED, both_ways=False)
+    yield Change(
+        "neighbour", "steps are slower in bursts, as beside a noisy neighbour", model, slowed=SLOWED, both_ways=False
+    )
     held = msgspec.structs.replace(model.noise, chunk_s=2 * model.noise.chunk_s + 0.1 * model.cost.fixed_s)
     yield Change("noise", "the lateness of chunks", msgspec.structs.replace(model, noise=held), both_ways=False)
-
-

@@ -19,7 +19,7 @@ from locust_llm.twin.seen import Stage
 from locust_llm.twin.twin import Reference, Twin
 
 from .changes import Change, changes
-from .traits import TRAITS, Array, again, traits, traits_of
+from .traits import TRAITS, Array, replayed, traits, traits_of
 
 FALSE_ALARM: Final = 0.01
 """Of a whole check."""
@@ -33,7 +33,9 @@ OWN: Final = 0.01
 ALIKE: Final = 4.0
 """A change whose filter squared is so close to the largest explains it as well: a likelihood ratio of e^2."""
 SEED: Final = 30_000
-TIMES: Final = tuple(-1.0 if name == "throughput" else 0.0 if name in ("gap spread", "running") else 1.0 for name in TRAITS)
+TIMES: Final = tuple(
+    -1.0 if name == "throughput" else 0.0 if name in ("gap spread", "running") else 1.0 for name in TRAITS
+)
 """What a trait does where every time grows."""
 
 
@@ -62,11 +64,11 @@ class Drift(NamedTuple):
 
 def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_REFERENCE) -> tuple[Reference, ...]:
     """Of the closed loops among these stages."""
-    found = list[Reference]()
+    found, still = list[Reference](), Change("", "", model)
     for stage in stages:
         if stage.users:
-            replayed = np.array([traits(again(model, stage, SEED - 1 - i)) for i in range(replays)])
-            off, error = traits(stage) - replayed.mean(axis=0), replayed.std(axis=0, ddof=1)
+            drawn = np.array([traits(replayed(still, stage, SEED - 1 - i)) for i in range(replays)])
+            off, error = traits(stage) - drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
             found += [
                 Reference(users=stage.users, figure=name, off=float(off[i]), error=float(error[i]))
                 for i, name in enumerate(TRAITS)
@@ -100,7 +102,9 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    covariance = np.cov(drawn, rowvar=False) + np.diag(error**2 + varies**2 + OWN**2) + SHARED**2 * np.outer(shared, shared)
+    covariance = (
+        np.cov(drawn, rowvar=False) + np.diag(error**2 + varies**2 + OWN**2) + SHARED**2 * np.outer(shared, shared)
+    )
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
     for change in changes(model, max(stage.users for stage in stages)):
@@ -124,7 +128,7 @@ def _varies(reference: Sequence[Reference], at: Reference) -> float:
 
 
 def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:
-    return traits_of([again(change.model, stage, seed + 1000 * i, slowed=change.slowed) for i, stage in enumerate(stages)])
+    return traits_of([replayed(change, stage, seed + 1000 * i) for i, stage in enumerate(stages)])
 
 
 def abs_most(known: Null, off: Array) -> float:
@@ -142,7 +146,9 @@ def shifts(known: Null, off: Array) -> list[Shift]:
         weighted = np.linalg.solve(known.covariance, move)
         length = float(move @ weighted)
         if length > 1e-9:
-            found.append(Shift(change, float(off @ weighted) / math.sqrt(length), float(off @ weighted) / length, length**-0.5))
+            found.append(
+                Shift(change, float(off @ weighted) / math.sqrt(length), float(off @ weighted) / length, length**-0.5)
+            )
     return sorted(found, key=_size, reverse=True)
 
 

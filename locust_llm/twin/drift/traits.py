@@ -8,13 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from locust_llm.twin.loads import as_seen
-from locust_llm.twin.model import Model
+from locust_llm.twin.loads import again
 from locust_llm.twin.seen import Stage
 
-from .changes import Bursts
+from .changes import Bursts, Change
 
 Array = NDArray[np.float64]
 TRAITS: Final = (
@@ -59,24 +56,9 @@ def traits_of(stages: Sequence[Stage]) -> Array:
     return np.concatenate([traits(stage) for stage in stages])
 
 
-def again(model: Model, stage: Stage, seed: int, *, slowed: float = 1.0) -> Stage:
-    """The same requests once more on a model, with its noise: the first request of each user as it was sent, each other one,
-    in the same order, when one has ended. ``slowed``: steps take so many times as long in bursts."""
-    random, clock = Random(seed), VirtualClock()
-    noise = msgspec.structs.replace(model.noise, step_sigma=max(model.noise.step_sigma, LEAST_SIGMA))
-    model = msgspec.structs.replace(model, noise=noise)
-    engine = model.engine(clock, random, slower=Bursts(slowed, clock, Random(seed)))
-    virtual = Virtual(clock, engine, keep_tokens=True)
-    requests = [Request(one.prompt_tokens, one.output_tokens) for one in stage.requests]
-    others = iter(requests[stage.users :])
-
-    def following() -> None:
-        if (request := next(others, None)) is not None:
-            virtual.ask(request, following)
-
-    begin = stage.requests[0].sent_at
-    for one, request in zip(stage.requests[: stage.users], requests, strict=False):
-        clock.call_at(one.sent_at - begin, lambda request=request: virtual.ask(request, following))  # type: ignore[misc]
-    clock.run()
-    rows = sorted(virtual.rows, key=lambda row: row.asked_at)
-    return Stage(stage.users, stage.rate, tuple(as_seen(row, model.noise, random) for row in rows))
+def replayed(change: Change, stage: Stage, seed: int) -> Stage:
+    """The same requests once more, with the noise of the changed model."""
+    noise = change.model.noise
+    least = msgspec.structs.replace(noise, step_sigma=max(noise.step_sigma, LEAST_SIGMA))
+    model = msgspec.structs.replace(change.model, noise=least)
+    return again(model, stage, seed, lambda clock: Bursts(change.slowed, clock, Random(seed)))

@@ -1,0 +1,158 @@
+"""Rows: a grid of what-ifs with their answers: all of them roughly, then those that matter of every model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.slo.grammar import Rule
+
+from ..answers import WIDTH, Answer, against, answer
+from ..figures import IN_FLIGHT, REQUESTS_PER_S, SERVED
+from ..loads import Lengths
+from ..twin import SHAPE, Twin
+from .grid import Case, as_fitted
+from .judged import MET, NOT_MET, OPEN, falls_behind, figure_of, status
+from .limits import beyond_lengths, beyond_load, beyond_settings, unknown
+from .work import Logarithms, Progress, Work, simulate
+
+ROUGH: Final = 4
+"""Models that a what-if is asked of at first,"""
+ROUGH_WIDTH: Final = 3.18
+"""and standard errors to each side then: 95% of Student's t with 3 degrees of freedom."""
+SMALL: Final = 40
+"""What-ifs that are all asked of every model at once."""
+SHOWN: Final = 20
+"""Rows that are asked a second time, of every model, and printed."""
+THROUGHPUT: Final = "throughput"
+DEFAULT: Final = (
+    "ttft p50", "ttft p95", "ttft_from_due p50", "ttft_from_due p95", "itl p50", "itl p99", "stall p95", THROUGHPUT,
+)  # fmt: skip
+"""Of every answer, beside those of the rules."""
+WAIT: Final = "ttft_from_due p95"
+"""What a frontier has beside the throughput, where no rule says what matters: with the wait at the gate."""
+OF_FLOW: Final = (REQUESTS_PER_S, IN_FLIGHT, SERVED)
+
+
+class Row(NamedTuple):
+    """A what-if with what a twin says of it."""
+
+    case: Case
+    logs: Logarithms
+    answers: Mapping[str, Answer]
+    """By figure: seconds, and a second. Of a twin that is good for shape only: times as much as with the fitted settings."""
+    status: str
+    """Of the rules; empty without any, and of a twin that is good for shape only."""
+    beyond: tuple[str, ...]
+    """In what it is an extrapolation, each with the range that was measured."""
+    unknown: tuple[str, ...]
+    models: int
+    falls_behind: bool = False
+    """More comes than is completed: its waits have no percentile."""
+
+    @property
+    def throughput(self) -> float:
+        return self.answers[THROUGHPUT].about if THROUGHPUT in self.answers else 0.0
+
+
+def wanted(rules: Sequence[Rule]) -> tuple[str, ...]:
+    """The figures to ask for: those of the rules, and those of every answer."""
+    return tuple(dict.fromkeys((*map(figure_of, rules), *DEFAULT, *OF_FLOW)))
+
+
+def error_of(figure: str, errors: Mapping[str, float]) -> float:
+    """Of the model itself, beyond the uncertainty of the fit: of another percentile the largest of its metric, of another
+    metric the largest of all."""
+    metric = figure.partition(" ")[0].removesuffix("_from_due")
+    same = [error for name, error in errors.items() if name.partition(" ")[0] == metric]
+    return errors.get(figure, max(same or errors.values(), default=0.0))
+
+
+class Asker(NamedTuple):
+    """What all rows share."""
+
+    twin: Twin
+    lengths: Lengths
+    rules: Sequence[Rule]
+
+    @property
+    def shape(self) -> bool:
+        return self.twin.trust.verdict == SHAPE
+
+    def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[Row]:
+        """Of all cases, in their order."""
+        models, figures = self.twin.models(), wanted(self.rules)
+        few = len(cases) <= SMALL or len(models) <= ROUGH
+        most = len(cases) + (0 if few else SHOWN)
+        asked = list(cases)
+        if self.shape:
+            asked += dict.fromkeys(map(as_fitted, cases))
+        first = Work(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
+        found = simulate(
+            first, [case.asked for case in asked], processes=processes, on_progress=lambda done, _: on_progress(done, most)
+        )  # fmt: skip
+        rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
+        if few:
+            return rows
+        again = sorted(rows, key=self._hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
+        second = [row.case for row in again]
+        second += dict.fromkeys(map(as_fitted, second)) if self.shape else ()
+        found = simulate(
+            Work(models, self.lengths, figures), [case.asked for case in second], processes=processes,
+            on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
+        )  # fmt: skip
+        better = self._judged(dict(zip(second, found, strict=True)), [row.case for row in again], len(models))
+        by_case = {row.case: row for row in better}
+        return [by_case.get(row.case, row) for row in rows]
+
+    def _hope(self, row: Row) -> tuple[bool, float]:
+        """Whether the middle of its answers is within the rules, and how much its throughput may be; the most first."""
+        middle = {name: Answer(one.about, one.about, one.about) for name, one in row.answers.items()}
+        throughput = row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
+        return status(self.rules, middle) == NOT_MET, -throughput
+
+    def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[Row]:
+        lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
+        return [self._row(case, found[case], found.get(as_fitted(case)), models, lengths) for case in cases]
+
+    def _row(
+        self, case: Case, logs: Logarithms, fitted: Logarithms | None, models: int, lengths: tuple[str, ...]
+    ) -> Row:
+        twin, asked = self.twin, case.asked
+        width = ROUGH_WIDTH if models == ROUGH else WIDTH
+        absolute = {name: answer(one, error_of(name, twin.trust.errors), width) for name, one in logs.items()}
+        relative = absolute
+        if self.shape and fitted is not None:
+            relative = {
+                name: answer(against(one, fitted[name]), error_of(name, twin.trust.errors), width)
+                for name, one in logs.items()
+                if name in fitted and name not in OF_FLOW
+            }
+        beyond = (
+            *beyond_load(asked, absolute, twin.ranges), *beyond_settings(asked, twin.model.settings), *lengths,
+        )  # fmt: skip
+        chosen = [key.replace("-", "_") for key, _ in case.chosen]
+        return Row(
+            case=case, logs=logs, answers=relative, status="" if self.shape else status(self.rules, absolute), beyond=beyond,
+            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, falls_behind=falls_behind(absolute),
+        )  # fmt: skip
+
+
+def foremost(rows: Sequence[Row]) -> list[Row]:
+    """Those that were asked of every model, if some were; within the rules before those that may be, before others; of these
+    the ones with the most throughput. Without rules those of the frontier, then the rest."""
+    if any(row.status for row in rows):
+        order = {MET: 0, OPEN: 1, NOT_MET: 2}
+        return sorted(rows, key=lambda row: (-row.models, order[row.status], -row.throughput))
+    best = {row.case for row in frontier(rows, WAIT)}
+    return sorted(rows, key=lambda row: (-row.models, row.case not in best, -row.throughput))
+
+
+def frontier(rows: Sequence[Row], figure: str) -> list[Row]:
+    """Those of which no other has more throughput and less of ``figure``, by rising throughput; rows that fall behind have
+    none of it."""
+    known = [row for row in rows if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind]
+    found, least = list[Row](), float("inf")
+    for row in sorted(known, key=lambda row: (-row.throughput, row.answers[figure].about)):
+        if row.answers[figure].about < least:
+            least = row.answers[figure].about
+            found.append(row)
+    return found[::-1]
