@@ -89,7 +89,7 @@ class Folder:
         return bool(self.results)
 
     def diagnosis(self) -> Diagnosis:
-        return examine(self.results, self.client and self.client.level).diagnosis
+        return examine(self.results, None if self.client is None else self.client.level).diagnosis
 
 
 def measured(paths: Sequence[Path]) -> Measured:
@@ -154,7 +154,7 @@ def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
 
 def loads(folder: Folder) -> Loads:
     """Raises ValueError of one sentence where its load is none that a twin can have."""
-    run, settings = folder.run, folder.run.settings
+    settings = folder.run.settings
     axis = (settings.sweep or "").partition("=")[0].strip()
     for wrong, why in (
         (settings.compares, "it compares two servers"),
@@ -271,6 +271,6 @@ def _refuse_cached(path: Path, records: Iterable[Record]) -> None:
         tokens += one.input_tokens or 0
     if cached > MAX_CACHED_SHARE * tokens:
         raise ValueError(
-            f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were in the server's cache, and a "
-            "twin computes every prompt. Sweep with prompts that are new"
+            f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were in the server's cache, and "
+            "a twin computes every prompt. Sweep with prompts that are new"
         )

@@ -90,8 +90,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="locust-llm twin drift", allow_abbrev=False, usage="locust-llm twin drift TWIN [DIR] [options]",
-        description="Is a server still the one that a twin was fitted to? Three loads of its sweep, a minute together, are held "
-        "against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
+        description="Is a server still the one that a twin was fitted to? Three loads of its sweep, a minute together, are "
+        "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
     add = parser.add_argument

@@ -19,11 +19,13 @@ from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.twin import file
 from locust_llm.twin import fit as fitting
 from locust_llm.twin.candidates import candidates
+from locust_llm.twin.drift.check import reference
 from locust_llm.twin.fit_report import report
 from locust_llm.twin.folders import Folder, Measured, measured
-from locust_llm.twin.model_fit import Progress
 from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in
 from locust_llm.twin.twin import NOT_TO_BE_USED, Origin
+
+from .progress import line
 
 LENGTHS: Final = {
     "synthetic-input-tokens-mean": 1000.0,
@@ -37,8 +39,6 @@ SWEEP_S: Final = 360.0
 STAGE_S: Final = (10.0, 60.0)
 """Of a stage, at least and at most; ``--time`` is shared out among the stages that are left."""
 REQUESTS_A_USER: Final = 4
-PROGRESS_S: Final = 5.0
-"""Between two lines of the fit."""
 TO_PROBE: Final = ("longest", "rounds", "decoders")
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -81,7 +81,9 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
     if unnamed := _unnamed(seen.said, folders):
         raise Unnamed(unnamed)
     try:
-        twin = fitting.fit(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=_progress())
+        with line("schedulers tried") as told:
+            twin = fitting.fit(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told)
+        twin = msgspec.structs.replace(twin, reference=reference(twin.model, seen.stages))
     except SystemExit:
         _go_on(folders)
         raise
@@ -103,17 +105,6 @@ def _out(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
         return out / file.NAME if out.is_dir() else out
     sweep = next(path for path in reversed(folders) if not Folder(path).is_probe)
     return (sweep.parent if options.host else sweep) / file.NAME
-
-
-def _progress() -> Progress:
-    last = [time.monotonic()]
-
-    def told(done: int, most: int) -> None:
-        if time.monotonic() - last[0] >= PROGRESS_S or done == most:
-            last[0] = time.monotonic()
-            _tell(f"fit, {done} of {most} schedulers tried")
-
-    return told
 
 
 def _tell(line: str) -> None:

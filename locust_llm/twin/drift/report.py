@@ -36,7 +36,7 @@ def lines(found: Drift, known: Null, stages: Sequence[Stage], names: Sequence[st
     sure = f"false alarms: {FALSE_ALARM:.0%} of all checks"
     if not found.drifted:
         yield (
-            f"The same server, as far as a minute tells: it is off by {max(0.0, found.largest):.1f} standard errors at most, "
+            f"The same server, as far as a minute tells: off by {max(0.0, found.largest):.1f} standard errors at most, "
             f"and above {found.bound:.1f} it would have drifted ({sure})."
         )
         return
