@@ -1,4 +1,4 @@
-"""Fit report: what a fit came to: the scheduler, the cost of a step in words, what is unknown, the checks. For the console."""
+"""Fit report: what a fit came to, for the console: scheduler, cost of a step in words, what is unknown, checks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby

@@ -118,8 +118,8 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
 
 
 def _varies(reference: Sequence[Reference], at: Reference) -> float:
-    """By how much the twin's own error differs from one set of requests to another, a standard deviation: taken to be as much
-    as from a load to the next ones."""
+    """By how much the twin's own error differs from one set of requests to another: taken to be as much as from a load to
+    the next ones, a standard deviation."""
     ordered = sorted((one for one in reference if one.figure == at.figure), key=lambda one: one.users)
     place = ordered.index(at)
     near = [ordered[i] for i in (place - 1, place + 1) if 0 <= i < len(ordered)]
