@@ -50,7 +50,7 @@ def drift(words: list[str]) -> int:
         undecided = f"Not decided: no load of {folder.path} can be held against the twin."
         say("\n".join([*names, undecided, *told]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
-    unchanged = check.null(twin, stages)
+    unchanged = check.null(twin, stages, check.REPLAYS)
     result = check.drift(unchanged, stages)
     say("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK

@@ -67,7 +67,8 @@ def _costs(model: Model) -> Iterator[Change]:
     if cost.context_s or cost.pair_s:
         yield Change("attention", "the cost of attention", scaled("context_s", "pair_s"), size=share)
     later = msgspec.structs.replace(front, request_s=front.request_s + FRONT_S)
-    yield Change("front", "the time before the scheduler", msgspec.structs.replace(model, front=later))
+    both = front.request_s > FRONT_S  # else there is nothing to become less
+    yield Change("front", "the time before the scheduler", msgspec.structs.replace(model, front=later), both_ways=both)
 
 
 def _limits(model: Model, users: int) -> Iterator[Change]:

@@ -28,8 +28,9 @@ REPLAYS: Final = 200
 REPLAYS_OF_CHANGE: Final = 12
 REPLAYS_OF_REFERENCE: Final = 40
 SHARED: Final = 0.015
-OWN: Final = 0.01
-"""Standard deviation of what servers vary by anyway, as a share: of all times together, and of each trait by itself."""
+OWN: Final = tuple(0.1 if name == "gap spread" else 0.01 for name in TRAITS)
+"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, and of
+each trait by itself."""
 ALIKE: Final = 4.0
 """A change whose filter squared is so close to the largest explains it as well: a likelihood ratio of e^2."""
 SEED: Final = 30_000
@@ -103,7 +104,9 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
     covariance = (
-        np.cov(drawn, rowvar=False) + np.diag(error**2 + varies**2 + OWN**2) + SHARED**2 * np.outer(shared, shared)
+        np.cov(drawn, rowvar=False)
+        + np.diag(error**2 + varies**2 + np.tile(OWN, len(stages)) ** 2)
+        + SHARED**2 * np.outer(shared, shared)
     )
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()

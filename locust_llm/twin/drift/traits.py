@@ -23,7 +23,7 @@ long``: the mean over the requests with prompts up to the median, and above it. 
 average. Percentiles between these jump where steps with and without prompts are about as frequent."""
 LEAST_SIGMA: Final = 0.02
 """Of the steps of a replay: without any noise its order of steps would be one of many that are as likely."""
-LEAST_SPREAD: Final = 0.01
+LEAST_SPREAD: Final = 0.05
 LEAST_S: Final = 1e-5
 """Below these, differences mean nothing."""
 
