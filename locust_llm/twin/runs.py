@@ -82,7 +82,8 @@ def run(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> 
             signals.append(number)
             process.send_signal(number)
 
-        before = {number: signal.signal(number, forward) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # of nohup
+        before = {number: signal.signal(number, forward) for number in heard}
         try:
             assert process.stderr is not None
             for line in process.stderr:

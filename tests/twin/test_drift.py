@@ -26,7 +26,7 @@ from .models import h100, plain
 
 SERVER = Server(budget=1024, num_seqs=16)
 NOISE = Noise(steps=0.03, network_s=0.0002)
-USERS = (1, 8, 32)
+USERS = (1, 24)
 
 
 def minute(server: Server, noise: Noise, seed: int) -> list[Stage]:
@@ -43,7 +43,7 @@ def minute(server: Server, noise: Noise, seed: int) -> list[Stage]:
 def twin() -> Twin:
     model = h100(budget=1024, max_num_seqs=16)
     model = msgspec.structs.replace(model, noise=msgspec.structs.replace(model.noise, step_sigma=0.03))
-    trust, ranges = Trust(verdict=FIGURES), Ranges(users=(1, 32))
+    trust, ranges = Trust(verdict=FIGURES), Ranges(users=USERS)
     stages = minute(SERVER, NOISE, 1)
     return Twin(
         model=model, trust=trust, ranges=ranges, origin=Origin(host="http://server:8000", model="m", server="simulated 1"),
@@ -53,7 +53,7 @@ def twin() -> Twin:
 
 @pytest.fixture(scope="module")
 def known(twin: Twin) -> Null:
-    return null(twin, minute(SERVER, NOISE, 100), 60)
+    return null(twin, minute(SERVER, NOISE, 100), 40)
 
 
 def test_traits_of_two_requests() -> None:
@@ -125,7 +125,7 @@ def test_what_has_moved_is_named(known: Null, server: Server, noise: Noise, name
 
 
 def test_a_twin_of_no_closed_loop_cannot_drift(twin: Twin) -> None:
-    assert loads_of(twin) == [1, 8, 32]
+    assert loads_of(twin) == [1, 24]
     with pytest.raises(ValueError, match="fit it again"):
         loads_of(msgspec.structs.replace(twin, reference=()))
 
@@ -140,7 +140,7 @@ def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replays: more would only move the bound a little."""
-    monkeypatch.setattr("locust_llm.twin.drift.check.REPLAYS", 40)
+    monkeypatch.setattr("locust_llm.twin.drift.check.REPLAYS", 24)
     monkeypatch.setattr("locust_llm.twin.drift.check.REPLAYS_OF_CHANGE", 4)
 
 

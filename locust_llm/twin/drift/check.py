@@ -29,8 +29,8 @@ REPLAYS_OF_CHANGE: Final = 12
 REPLAYS_OF_REFERENCE: Final = 40
 SHARED: Final = 0.015
 OWN: Final = tuple(0.1 if name == "gap spread" else 0.01 for name in TRAITS)
-"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, and of
-each trait by itself."""
+"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, and
+of each trait by itself."""
 ALIKE: Final = 4.0
 """A change whose filter squared is so close to the largest explains it as well: a likelihood ratio of e^2."""
 SEED: Final = 30_000
@@ -103,11 +103,8 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    covariance = (
-        np.cov(drawn, rowvar=False)
-        + np.diag(error**2 + varies**2 + np.tile(OWN, len(stages)) ** 2)
-        + SHARED**2 * np.outer(shared, shared)
-    )
+    own = error**2 + varies**2 + np.tile(OWN, len(stages)) ** 2
+    covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
     for change in changes(model, max(stage.users for stage in stages)):
