@@ -92,7 +92,7 @@ class Asker(NamedTuple):
         rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
         if few:
             return rows
-        again = sorted(rows, key=self._hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
+        again = sorted(rows, key=_hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
         second = [row.case for row in again]
         second += dict.fromkeys(map(as_fitted, second)) if self.shape else ()
         found = simulate(
@@ -102,12 +102,6 @@ class Asker(NamedTuple):
         better = self._judged(dict(zip(second, found, strict=True)), [row.case for row in again], len(models))
         by_case = {row.case: row for row in better}
         return [by_case.get(row.case, row) for row in rows]
-
-    def _hope(self, row: Row) -> tuple[bool, float]:
-        """Whether the middle of its answers is within the rules, and how much its throughput may be; the most first."""
-        middle = {name: Answer(one.about, one.about, one.about) for name, one in row.answers.items()}
-        throughput = row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
-        return status(self.rules, middle) == NOT_MET, -throughput
 
     def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[Row]:
         lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
@@ -134,6 +128,11 @@ class Asker(NamedTuple):
             case=case, logs=logs, answers=relative, status="" if self.shape else status(self.rules, absolute), beyond=beyond,
             unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, falls_behind=falls_behind(absolute),
         )  # fmt: skip
+
+
+def _hope(row: Row) -> tuple[bool, float]:
+    """Those that may be within the rules first, and of these the ones with the most that their throughput may be."""
+    return row.status == NOT_MET, -row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
 
 
 def foremost(rows: Sequence[Row]) -> list[Row]:

@@ -44,7 +44,7 @@ class Size(NamedTuple):
     open: int
 
 
-ROUGH: Final = Size(4, 60, 300)
+ROUGH: Final = Size(6, 60, 300)
 EXACT: Final = Size(6, 150, 600)
 
 
