@@ -45,6 +45,8 @@ class Row(NamedTuple):
     """In what it is an extrapolation, each with the range that was measured."""
     unknown: tuple[str, ...]
     models: int
+    beyond_load: tuple[str, ...] = ()
+    """Of ``beyond``, what its load is the reason of."""
     falls_behind: bool = False
     """More comes than is completed: its waits have no percentile."""
 
@@ -82,9 +84,7 @@ class Asker(NamedTuple):
         models, figures = self.twin.models(), wanted(self.rules)
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
-        asked = list(cases)
-        if self.shape:
-            asked += dict.fromkeys(map(as_fitted, cases))
+        asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
         first = Work(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
         found = simulate(
             first, [case.asked for case in asked], processes=processes, on_progress=lambda done, _: on_progress(done, most)
@@ -93,8 +93,8 @@ class Asker(NamedTuple):
         if few:
             return rows
         again = sorted(rows, key=_hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
-        second = [row.case for row in again]
-        second += dict.fromkeys(map(as_fitted, second)) if self.shape else ()
+        second = list(dict.fromkeys(row.case for row in again))
+        second = list(dict.fromkeys([*second, *(map(as_fitted, second) if self.shape else ())]))
         found = simulate(
             Work(models, self.lengths, figures), [case.asked for case in second], processes=processes,
             on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
@@ -120,13 +120,15 @@ class Asker(NamedTuple):
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
+        of_load = tuple(beyond_load(asked, absolute, twin.ranges))
         beyond = (
-            *beyond_load(asked, absolute, twin.ranges), *beyond_settings(asked, twin.model.settings), *lengths,
+            *of_load, *beyond_settings(asked, twin.model.settings), *lengths,
         )  # fmt: skip
         chosen = [key.replace("-", "_") for key, _ in case.chosen]
         return Row(
             case=case, logs=logs, answers=relative, status="" if self.shape else status(self.rules, absolute), beyond=beyond,
-            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, falls_behind=falls_behind(absolute),
+            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
+            falls_behind=falls_behind(absolute),
         )  # fmt: skip
 
 
