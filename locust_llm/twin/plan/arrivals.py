@@ -4,6 +4,7 @@ import math
 import re
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -71,17 +72,18 @@ def factors_of(shape: str) -> list[float]:
 
 def of_trace(path: str) -> Arrivals:
     """Raises ValueError of one sentence."""
+    if not Path(path).is_file():
+        raise ValueError(
+            f"--arrivals {path[:200]}: there is no such file; for a rate write 1.4/s, 5000/h or 120000/day"
+        )
     times, lengths = array("d"), list[tuple[int, int]]()
-    try:
-        for item in Dataset(path):
-            for turn in item.turns:
-                if turn.at_s is None:
-                    raise ValueError(f"{path}: row {turn.row or item.row} has no time, so it says nothing of arrivals")
-                times.append(turn.at_s)
-                if turn.input_tokens and turn.output_tokens:
-                    lengths.append((turn.input_tokens, turn.output_tokens))
-    except OSError as error:
-        raise ValueError(f"--arrivals {path}: {error.strerror}; or write 1.4/s, 5000/h or 120000/day") from None
+    for item in Dataset(path):
+        for turn in item.turns:
+            if turn.at_s is None:
+                raise ValueError(f"{path}: row {turn.row or item.row} has no time, so it says nothing of arrivals")
+            times.append(turn.at_s)
+            if turn.input_tokens and turn.output_tokens:
+                lengths.append((turn.input_tokens, turn.output_tokens))
     every = lengths if len(lengths) == len(times) else []
     return of_times(sorted(times), path)._replace(lengths=tuple(every[:: max(1, -(-len(every) // KEPT))]))
 

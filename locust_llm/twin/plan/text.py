@@ -21,9 +21,9 @@ COLUMNS: Final = 4
 BAR: Final = 30
 """Characters of the busiest hour."""
 ASSUMED: Final = (
-    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router that looks at the load does "
-    "a little better, one that keeps sessions or prefixes together worse. The time that a new replica takes to start is not "
-    "in the thresholds."
+    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router that looks at the load "
+    "does a little better, one that keeps sessions or prefixes together worse. The time that a new replica takes to start "
+    "is not in the thresholds."
 )
 
 
@@ -58,8 +58,9 @@ def headline(plan: Plan) -> str:
         if middle is not None and middle.replicas != found.replicas
         else ""
     )
+    working = f"{found.working} {'holds' if found.working == 1 else 'hold'}"
     return (
-        f"{many(found.replicas, 'replica')}: {found.working} hold the peak within the SLO when one is lost. One holds "
+        f"{many(found.replicas, 'replica')}: {working} the peak within the SLO when one is lost. One holds "
         f"{rate(found.per_replica)}.{less}"
     )
 
@@ -96,8 +97,8 @@ def _columns(plan: Plan) -> tuple[str, ...]:
 def notes(plan: Plan) -> Iterator[str]:
     if plan.limited:
         yield (
-            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep with more load may show that "
-            "fewer replicas do."
+            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep with more load may show "
+            "that fewer replicas do."
         )
     for what in dict.fromkeys(what for row in plan.rows for what in row.beyond):
         yield f"Extrapolated, outside of what the twin was fitted to: {what}."
@@ -116,8 +117,8 @@ def _shape(plan: Plan) -> Iterator[Block]:
         for share, row in zip(SHARES, plan.rows, strict=True)
     )
     yield Text(
-        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls behind, by the rate as a share "
-        "of that one:"
+        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls behind, by the rate as a "
+        "share of that one:"
     )
     yield Table(("Load", *(title(name, True) for name in figures)), rows)
 

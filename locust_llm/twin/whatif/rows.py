@@ -8,6 +8,7 @@ from locust_llm.slo.grammar import Rule
 from ..answers import WIDTH, Answer, against, answer
 from ..figures import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from ..loads import Lengths
+from ..model import Model
 from ..twin import SHAPE, Twin
 from .grid import Case, as_fitted
 from .judged import MET, NOT_MET, OPEN, falls_behind, figure_of, status
@@ -18,6 +19,8 @@ ROUGH: Final = 4
 """Models that a what-if is asked of at first,"""
 ROUGH_WIDTH: Final = 3.18
 """and standard errors to each side then: 95% of Student's t with 3 degrees of freedom."""
+ALONE: Final = 12
+"""Times that the only model of a twin is asked."""
 SMALL: Final = 40
 """What-ifs that are all asked of every model at once."""
 SHOWN: Final = 20
@@ -79,9 +82,15 @@ class Asker(NamedTuple):
     def shape(self) -> bool:
         return self.twin.trust.verdict == SHAPE
 
+    @property
+    def models(self) -> Sequence[Model]:
+        """A twin that was written without draws has one: it is asked again and again, as requests come by chance."""
+        found = self.twin.models()
+        return found if len(found) > 1 else found * ALONE
+
     def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[Row]:
         """Of all cases, in their order."""
-        models, figures = self.twin.models(), wanted(self.rules)
+        models, figures = self.models, wanted(self.rules)
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
         asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
