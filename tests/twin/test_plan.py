@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from support.made_twins import QUEUE, made
+from support.made_twins import QUEUE, draws, made
 
 from locust_llm.slo.grammar import parse
 from locust_llm.twin.plan import planned, text
@@ -15,6 +15,7 @@ from locust_llm.twin.twin import SHAPE
 from locust_llm.twin.whatif.rows import Asker
 
 SINGLE = ((100, 1),)
+SAME = draws(*[1.0] * 6, cost=QUEUE)
 
 
 def test_a_rate_by_any_unit():
@@ -65,9 +66,9 @@ def test_a_trace_from_a_file_brings_its_lengths(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 3.7, 7.9])
-def test_the_most_that_holds_is_found_within_two_percent(limit):
+def test_the_most_that_holds_is_found_within_three_percent(limit):
     found = most(lambda rates: [rate <= limit for rate in rates], 1.0)
-    assert limit / 1.02 <= found <= limit
+    assert limit / 1.03 <= found <= limit
     assert most(lambda rates: [False for _ in rates], 1.0) == 0.0
     assert most(lambda rates: [True for _ in rates], 1.0) == pytest.approx(8.0)
 
@@ -97,7 +98,7 @@ def planned_for(twin, peak, rule="ttft avg < 200ms", **more):
 def test_replicas_of_a_queue():
     """A service of 0.1 s and a mean wait of at most 0.1 s: M/D/1 allows a load of 2 / 3, so 6.67/s a replica; 20/s need
     four (5/s each), as three would be just at the limit; and one more."""
-    found = planned_for(made(QUEUE), 20, gpu_hour=2.5)
+    found = planned_for(made(QUEUE, draws=SAME), 20, gpu_hour=2.5)
     assert found.fleet is not None
     assert 5.9 < found.fleet.per_replica < 6.67
     assert (found.fleet.working, found.fleet.replicas) == (4, 5)
@@ -110,18 +111,27 @@ def test_replicas_of_a_queue():
 
 
 def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
-    found = planned_for(made(QUEUE), 20, "ttft avg < 50ms")
+    found = planned_for(made(QUEUE, draws=SAME), 20, "ttft avg < 50ms")
     assert found.fleet is None
     assert "No number of replicas" in text.headline(found)
 
 
 @pytest.mark.parametrize(
-    ("twin", "why"), [(made(QUEUE, SHAPE), "good for shape"), (made(QUEUE, error=0.11), "kept out of its fit is 11%"),
-                      (made(QUEUE, error=None), "was not measured")],
-)  # fmt: skip
-def test_a_twin_with_an_error_above_a_tenth_gives_a_shape_and_no_number(twin, why):
-    found = planned_for(twin, 20)
-    assert why in found.only_shape
+    ("twin", "why"),
+    [
+        (made(QUEUE, SHAPE), "good for shape"),
+        (made(QUEUE, error=0.11), "kept out of its fit is 11%"),
+        (made(QUEUE, error=None), "was not measured"),
+        (made(QUEUE, error=0.1), ""),
+    ],
+)
+def test_a_number_of_replicas_needs_an_error_of_a_tenth_or_less(twin, why):
+    assert why in planned.only_shape(twin)
+    assert bool(planned.only_shape(twin)) == bool(why)
+
+
+def test_a_shape_is_relative_to_its_first_row_and_has_no_number():
+    found = planned_for(made(QUEUE, error=0.11, draws=SAME), 20)
     assert found.fleet is None
     data = text.data(found)
     assert data["replicas"] is None
@@ -133,7 +143,7 @@ def test_a_twin_with_an_error_above_a_tenth_gives_a_shape_and_no_number(twin, wh
 
 def test_a_replica_gets_no_more_than_was_measured():
     """With one user measured, a replica is given what keeps one request open, though the rule allows more."""
-    twin = made(QUEUE)
+    twin = made(QUEUE, draws=SAME)
     twin = msgspec.structs.replace(twin, ranges=msgspec.structs.replace(twin.ranges, users=(1, 1)))
     found = planned_for(twin, 20, "ttft avg < 10s")
     assert found.fleet is not None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-ROUNDS: Final = (16, 8, 6)
+ROUNDS: Final = (9, 6, 5)
 """Rates that are tried at once, each time between the last that holds and the next."""
 LEAST, MOST = 1e-3, 8.0
 """Of the peak, what is tried for one replica."""
@@ -15,7 +15,7 @@ Holds = Callable[[Sequence[float]], Sequence[bool]]
 
 
 def most(holds: Holds, peak: float) -> float:
-    """The highest rate of one replica that holds, within 2%, as far as up to MOST times the peak; 0: none does. A rate holds
+    """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak; 0: none does. A rate holds
     only where all lower ones that are tried do."""
     low, high = 0.0, MOST * peak
     for number, count in enumerate(ROUNDS):
