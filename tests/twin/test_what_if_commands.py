@@ -130,17 +130,13 @@ def test_another_command_of_a_twin_is_refused(capsys):
     assert "predict" in capsys.readouterr().out
 
 
-def test_a_plan_as_text_and_as_json(written, capsys):
+def test_a_plan_as_text(written, capsys):
     path = written(made(QUEUE, draws=draws(*[1.0] * 6, cost=QUEUE), lengths=((100, 1),)))
-    words = ["plan", path, "--arrivals", "20/s", "--slo", "ttft avg < 200ms", "--gpu-hour", "2.5"]
-    assert main([*words, "--json"]) == ExitStatus.OK
-    found = json.loads(capsys.readouterr().out)
-    assert (found["replicas"], found["cost"]["month"]) == (5, 5 * 2.5 * 730)
-    assert main([*words, "--day", "diurnal"]) == ExitStatus.OK
-    out = capsys.readouterr().out
-    assert "replicas: " in out
-    assert "When to add and to remove a replica" in out
-    assert "spread evenly" in out
+    words = ["--arrivals", "20/s", "--day", "diurnal", "--slo", "ttft avg < 200ms", "--gpu-hour", "2.5"]
+    assert main(["plan", path, *words]) == ExitStatus.OK
+    out = " ".join(capsys.readouterr().out.split())
+    for said in ("replicas: ", "When to add and to remove a replica", "spread evenly", "a month (730 h)", "The day"):
+        assert said in out
 
 
 @pytest.mark.parametrize(

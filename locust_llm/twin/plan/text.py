@@ -8,6 +8,7 @@ from locust_llm.report.document.blocks import Block, Heading, Headline, Table, T
 
 from ..answers import Answer, against, answer
 from ..figures import IN_FLIGHT
+from ..twin import VERDICTS
 from ..whatif.judged import figure_of
 from ..whatif.rows import THROUGHPUT, Row, error_of
 from ..whatif.text import title, told
@@ -30,6 +31,9 @@ ASSUMED: Final = (
 def document(plan: Plan) -> Iterator[Block]:
     yield Heading(f"Plan: {plan.name}")
     yield Headline(headline(plan))
+    trust = plan.twin.trust
+    if not plan.only_shape:
+        yield Text(f"The twin is {VERDICTS[trust.verdict]}: {'; '.join(trust.reasons) or 'its file gives no reason'}.")
     yield Text(
         f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak {rate(plan.arrivals.peak)}. "
         f"{plan.workload[:1].upper()}{plan.workload[1:]}. SLO: {'; '.join(map(str, plan.rules))}."
