@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -46,7 +46,7 @@ endings = tests/e2e/test_endings.py
 distributed = tests/e2e/test_distributed.py tests/e2e/test_secrets_of_workers.py
 modes = tests/e2e/test_modes.py
 probe = tests/bench/test_confusion.py tests/e2e/test_probe.py tests/e2e/test_probe_http.py
-real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
+real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py tests/e2e/test_real_scheduler.py
 runs = tests/e2e $(addprefix --ignore ,$(web_pages) $(endings) $(distributed) $(modes) $(probe) $(real))
 SOURCES := $(shell git ls-files 'locust_llm/*.py' 'tests/*.py' 2>/dev/null)
 
@@ -72,7 +72,7 @@ test-pythons:                     ## the tests once with each Python from 3.11 t
 	.ci/pythons
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
-	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
+	REAL_SERVERS=1 $(PYTEST) -rsP $(real)
 
 test-wheel:                       ## wheel and sdist in empty environments, with each Python from 3.11 to 3.13: files, demo, report
 	.ci/wheel
@@ -113,6 +113,9 @@ intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth a
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py
+
+twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outside of every model: parameters, predictions, intervals
+	PYTHONPATH=tests $(BIN)/python tests/bench/twins.py
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time
 	$(BIN)/python tests/bench/media.py

@@ -1,4 +1,7 @@
-"""docs/images: the live page of a run against the simulator, and the example report, as headless Chromium shows them."""
+"""docs/images: the live page of a run against the simulator, and the example report, as headless Chromium shows them.
+
+compare.png is of runs on a real server, which are not kept: docs/formats.md says how it was made.
+"""
 
 import shutil
 import socket

@@ -160,7 +160,10 @@ def compare(words: list[str]) -> int:
         return _refused(str(error))
     if beside.of_files(words):
         return beside.compare(words)
-    return _of_reports("compare", words)
+    from locust_llm.report import commands
+    from locust_llm.results import runs
+
+    return commands.compare(words, runs.page)
 
 
 def pareto(words: list[str]) -> int:

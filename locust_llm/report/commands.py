@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -168,20 +168,25 @@ def figure(words: list[str]) -> int:
     return ExitStatus.OK
 
 
-def compare(words: list[str]) -> int:
-    """Compare runs with the first of them."""
+def compare(words: list[str], page: Callable[[comparison.Comparison], str]) -> int:
+    """Compare runs with the first of them. ``page``: makes the HTML."""
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with all of them beside each other there"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--verbose", action="store_true", help="print all figures")
     options = parser.parse_args(words)
     try:
         found = comparison.compared([options.base, *options.runs])
+        if options.html:
+            storage.replace(options.html, page(found).encode())
         if options.markdown:
             storage.replace(options.markdown, comparison.markdown(found).encode())
         if options.json:

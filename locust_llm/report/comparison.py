@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from locust_llm.core.record import CUT, FAILURES
 from locust_llm.core.sweep import AXES
 from locust_llm.core.text import cut, supported
-from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
+from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load, work
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.sweep import axis_of
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
 from locust_llm.report.document.delivery import overloaded
 from locust_llm.report.document.remarks import SIMULATED
+from locust_llm.report.results.work import other_work
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
@@ -44,8 +45,6 @@ SINGLE_LABELS: Final = {
 SHORT_NAMES: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
-OTHER_WORK: Final = ("model", "input tokens asked for", "input tokens", "output tokens asked for")
-"""Conditions that make it other work: no difference is given. Lengths of answers may be what changed."""
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: both runs resampled in blocks of time, as requests that "
     "run together "
@@ -172,10 +171,7 @@ def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
     """In words; empty where both had the same to do, or where that is not known."""
-    if not (base.known and run.known):
-        return ""
-    found = [d for d in condition_changes(base.seen, run.seen) if d.what in OTHER_WORK and d.decisive]
-    return ", ".join(f"{d.what} {d.here} for {d.base}" for d in found)
+    return ", ".join(map(str, other_work(work(base.seen), work(run.seen))))
 
 
 def _apart(lines: Sequence[Line]) -> tuple[Line, ...]:
@@ -326,8 +322,11 @@ def cells_of(line: Line) -> tuple[str, ...]:
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
     half = None if line.low is None or line.high is None else (line.high - line.low) / 2
     bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
-    sides = ((line.base, line.base_open), (line.value, line.value_open))
-    figures = (f"{bound * open_}{supported(value, half)}" for value, open_ in sides)
+    sides = (
+        (line.base, line.base_open),
+        (line.value, line.value_open),
+    )  # a place more, so that their difference comes out
+    figures = (f"{bound * open_}{supported(value, half, more=1)}" for value, open_ in sides)
     if line.base_open or line.value_open:  # how far apart two bounds are tells nothing
         return *figures, "-", "-", reach, line.word
     return *figures, _signed(line.difference), _percent(line), reach, line.word

@@ -1,6 +1,7 @@
 """Beside: results of several tools, or without records, as one table; a difference only where the loads are alike."""
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +11,9 @@ import msgspec
 from tabulate import tabulate
 
 from locust_llm.core.storage import replace
-from locust_llm.core.text import clean, say
+from locust_llm.core.text import brief, clean, say
 from locust_llm.exit_status import ExitStatus
+from locust_llm.report.results.work import Length, Work, other_work
 
 from .audit.finding import Verdict
 from .audit.rules import audit
@@ -24,8 +26,6 @@ body { display: block; max-width: 90rem; }
 td { white-space: nowrap; }
 tr:first-child td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
 """
-ALIKE: Final = 0.05
-"""Mean lengths that differ by no more are the same load."""
 Said = Callable[[Figures], str]
 
 
@@ -94,12 +94,11 @@ class Table(NamedTuple):
 
 def table(files: Sequence[tuple[Path, Figures]]) -> Table:
     """With the first as the base."""
-    names = _names([figures.title for _, figures in files])
+    names = distinct([figures.title for _, figures in files])
     columns = [figures for _, figures in files]
     base, *_ = columns
     whys = [unlike(base, figures) for figures in columns]
-    conditions = [["file", *(path.name for path, _ in files)]]
-    conditions += [[name, *(said(figures) for figures in columns)] for name, said in CONDITIONS.items()]
+    conditions = [["file", *(path.name for path, _ in files)], *conditions_of(columns)]
     measures = []
     for name, value in MEASURES.items():
         cells = [
@@ -107,31 +106,44 @@ def table(files: Sequence[tuple[Path, Figures]]) -> Table:
             for place, (figures, why) in enumerate(zip(columns, whys, strict=True))
         ]
         measures.append([name, *cells])
-    audited = [(name, audit(figures)) for name, figures in zip(names, columns, strict=True)]
+    doubts, held = audited([*zip(names, columns, strict=True)])
     return Table(
         names=names,
-        conditions=_said(conditions),
-        measures=_said(measures),
+        conditions=said(conditions),
+        measures=said(measures),
         apart=[
             f"{name} had another load than {names[0]}: {clean(why)}. So there are no differences."
             for name, why in zip(names, whys, strict=True)
             if why
         ],
         notes=[] if all(whys[1:]) else [NO_INTERVALS],
-        doubts=[
-            clean(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
-            for name, found in audited
-            for one in found
-            if one.verdict is not Verdict.HOLDS and one.rule != "samples"
-        ],
-        held=[
-            f"{name}: {sum(one.verdict is Verdict.HOLDS for one in found)} of {len(found)}" for name, found in audited
-        ],
+        doubts=doubts,
+        held=held,
     )
 
 
-def _said(rows: list[list[str]]) -> list[list[str]]:
-    """Without those in which no column has anything."""
+def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
+    """(what stands against each, but for too few samples; how many of its checks hold), in words."""
+    each = [(name, audit(figures)) for name, figures in named]
+    doubts = [
+        clean(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
+        for name, found in each
+        for one in found
+        if one.verdict is not Verdict.HOLDS and one.rule != "samples"
+    ]
+    held = [f"{name}: {sum(one.verdict is Verdict.HOLDS for one in found)} of {len(found)}" for name, found in each]
+    return doubts, held
+
+
+def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
+    """Rows, each with its name first; None: nothing is known."""
+    return [
+        [name, *("-" if one is None else condition(one) for one in columns)] for name, condition in CONDITIONS.items()
+    ]
+
+
+def said(rows: list[list[str]]) -> list[list[str]]:
+    """Clean, without those in which no column has anything."""
     return [[*map(clean, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
 
 
@@ -140,8 +152,8 @@ def markdown(found: Table) -> str:
     return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
 
 
-def _names(titles: Sequence[str]) -> list[str]:
-    """Each once."""
+def distinct(titles: Sequence[str]) -> list[str]:
+    """Clean, those that come again with a number."""
     return [
         clean(title) if titles.count(title) == 1 else f"{clean(title)} ({titles[: place + 1].count(title)})"
         for place, title in enumerate(titles)
@@ -155,9 +167,11 @@ NO_INTERVALS: Final = (
 
 
 def unlike(base: Figures, other: Figures) -> str:
-    """Why both cannot be compared; empty: they can. What one of them does not say is no reason."""
+    """Why both cannot be compared: other work, or another load; empty: they can. What one of them does not say is no
+    reason."""
+    if found := other_work(_work(base), _work(other)):
+        return ", ".join(map(str, found))
     for name, a, b in (
-        ("model", base.model, other.model),
         ("in flight at most", base.concurrency, other.concurrency),
         ("requests a second asked for", base.rate_per_s, other.rate_per_s),
     ):
@@ -167,25 +181,27 @@ def unlike(base: Figures, other: Figures) -> str:
         other.concurrency is None
     ):
         return "one is an open loop, the other a closed one"
-    for name, x, y in (
-        ("input tokens", base.input_tokens.avg, other.input_tokens.avg),
-        ("output tokens", _output(base), _output(other)),
-    ):
-        if x and y and abs(x - y) > ALIKE * max(x, y):
-            return f"{y:,.4g} {name} a request for {x:,.4g}"
     return ""
 
 
-def _output(figures: Figures) -> float | None:
+def _work(figures: Figures) -> Work:
     """Tokenizers differ; the server's own count is the same for all."""
-    return figures.server_output_tokens or figures.output_tokens.avg
+    counted = figures.server_output_tokens
+    output = _length(figures.output_tokens) if counted is None else Length(counted)
+    return Work(figures.model, {"input tokens": _length(figures.input_tokens), "output tokens": output}, figures.tool)
+
+
+def _length(of: Distribution) -> Length | None:
+    if not of.avg:
+        return None
+    return Length(of.avg, of.std / math.sqrt(of.count) if of.std and of.count else 0.0)
 
 
 def _cell(value: float | None, base: float | None) -> str:
     if value is None:
         return "-"
     more = f" ({(value / base - 1) * 100:+.1f}%)" if base else ""
-    return f"{value:,.4g}{more}"
+    return f"{brief(value)}{more}"
 
 
 def _of(field: str, point: str) -> Callable[[Figures], float | None]:
@@ -204,11 +220,9 @@ CONDITIONS: Final[dict[str, Said]] = {
     "requests/s asked for": lambda one: "-" if one.rate_per_s is None else f"{one.rate_per_s:g}",
     "requests": lambda one: "-" if one.requests is None else f"{one.requests:,}",
     "failed": lambda one: f"{one.failed:,}",
-    "input tokens": lambda one: "-" if one.input_tokens.avg is None else f"{one.input_tokens.avg:,.4g}",
-    "output tokens": lambda one: "-" if one.output_tokens.avg is None else f"{one.output_tokens.avg:,.4g}",
-    "output tokens by the server": lambda one: (
-        "-" if one.server_output_tokens is None else f"{one.server_output_tokens:,.4g}"
-    ),
+    "input tokens": lambda one: brief(one.input_tokens.avg),
+    "output tokens": lambda one: brief(one.output_tokens.avg),
+    "output tokens by the server": lambda one: brief(one.server_output_tokens),
 }
 MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
     **{f"{name} {point}, ms": _of(field, point) for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))

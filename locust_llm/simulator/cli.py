@@ -18,12 +18,13 @@ from .connection import Connection
 from .flags import DISAGGREGATED, add_arguments
 from .otlp import Encoder, Sender
 from .quirks import LIKE, Quirks, parse
+from .scheduling.async_engine import AsyncEngine
 from .scheduling.clock import Clock, FineSelector
 from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
 from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
 from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
-from .scheduling.scheduler import Config, Policy, Scheduler
+from .scheduling.scheduler import Config, Policy, Scheduler, Stateful
 from .scheduling.waiting import QUEUES, queue
 from .server import Front, Server
 from .spans import Spans
@@ -56,6 +57,10 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
     max_num_seqs = options.max_num_seqs or min(cost.gpu.max_num_seqs, budget)
     if max_num_seqs > budget:
         raise ValueError(f"--max-num-seqs {max_num_seqs} is more than --max-num-batched-tokens {budget}")
+    if (options.max_num_active_seqs or 0) > max_num_seqs:
+        raise ValueError(
+            f"--max-num-active-seqs {options.max_num_active_seqs} is more than --max-num-seqs {max_num_seqs}"
+        )
     threshold = options.long_prefill_token_threshold
     if threshold > max_model_len:
         raise ValueError(f"--long-prefill-token-threshold {threshold} is more than --max-model-len {max_model_len}")
@@ -70,6 +75,9 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
         kv_tokens=kv_tokens,
         enable_prefix_caching=options.enable_prefix_caching,
         long_prefill_token_threshold=threshold or (int(max_model_len * 0.04) if num > 1 else 0),
+        long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
+        max_num_active_seqs=options.max_num_active_seqs,
+        watermark=options.watermark,
         max_num_partial_prefills=num,
         max_long_partial_prefills=num_long,
     )
@@ -117,6 +125,8 @@ def _policy(options: argparse.Namespace) -> str:
         raise ValueError(f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}")
     if partial and policy != "partial-prefills":
         raise ValueError(f"--max-num-partial-prefills needs --policy partial-prefills, not {policy}")
+    if options.async_scheduling and policy not in ("chunked", "mixed", DISAGGREGATED):
+        raise ValueError(f"--async-scheduling needs --policy chunked or mixed, not {policy}")
     if (options.ttft_ms is None) != (options.itl_ms is None):
         raise ValueError("--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither")
     if options.scheduling_policy != QUEUES[0] and options.ttft_ms is not None:
@@ -153,9 +163,10 @@ def make_engine(
     """The engine and what the ready line says of it."""
     scale = options.time_scale
 
-    def batch_engine(choose: Policy) -> BatchEngine:
+    def batch_engine(choose: Policy | type[Stateful]) -> BatchEngine:
         waiting = queue(options.scheduling_policy, options.tenant_weight)
-        return BatchEngine(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
+        kind = AsyncEngine if options.async_scheduling else BatchEngine
+        return kind(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 
     if options.ttft_ms is not None:
         ttft_s, itl_s, jitter_s = (ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms))

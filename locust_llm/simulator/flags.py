@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server(parser.add_argument_group("server"))
     engine = parser.add_argument_group("engine")
     _add_engine(engine)
+    _add_steps(engine)
     _add_waiting(engine)
     _add_front(parser.add_argument_group("how answers look and fail"))
     _add_times(parser.add_argument_group("what it says of its own times"))
@@ -62,9 +63,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
-    add, count, positive, not_negative = (
-        _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
-    )  # fmt: skip
+    add, count = _adder(group), _number(int, least=1)
     add(
         "--model",
         "model whose times are simulated (default: %(default)s)",
@@ -79,11 +78,16 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     add("--max-num-batched-tokens", "token budget of a step (default: vLLM's on this GPU)", type=count)
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
+    add("--max-num-active-seqs", "a lower limit of that, as vLLM has one (default: none)", type=count)
     add(
         "--enable-chunked-prefill",
         "vLLM's flag for the policy (default: as the policy is)",
         action=argparse.BooleanOptionalAction,
     )
+    add(
+        "--async-scheduling", "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        action=argparse.BooleanOptionalAction, default=False,
+    )  # fmt: skip
     add(
         "--enable-prefix-caching",
         "keep KV blocks of prompts for those that begin alike (default: on)",
@@ -95,9 +99,24 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with those)",
         type=_number(int, least=0), default=0,
     )  # fmt: skip
+    add(
+        "--long-prefill-token-threshold-adaptive", "raise that limit to a sequence's share of the budget where that is more",
+        action="store_true",
+    )  # fmt: skip
     add("--max-num-partial-prefills", "prompts computed at a time (default: 1)", type=count, default=1)
     add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
     add("--kv-tokens", "tokens the KV cache holds (default: what the GPU's memory leaves)", type=count)
+    add(
+        "--watermark", "share of the KV blocks left free where a request is admitted beside others (default: 0)",
+        type=_number(float, least=0, below=1), default=0.0, metavar="X",
+    )  # fmt: skip
+
+
+def _add_steps(group: argparse._ArgumentGroup) -> None:
+    """What a step takes, and where it takes place."""
+    add, count, positive, not_negative = (
+        _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
+    )  # fmt: skip
     add("--step-overhead-ms", "of every step (default: fitted)", type=not_negative, metavar="MS")
     add("--seq-overhead-us", "of every sequence in a step (default: fitted)", type=not_negative, metavar="US")
     add("--prefill-engines", "GPUs that compute prompts, if disaggregated (default: 1)", type=count, default=1)
@@ -176,14 +195,17 @@ def _adder(group: argparse._ArgumentGroup) -> Callable[..., None]:
 
 
 def _number(
-    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> Callable[[str], float]:
+    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf,
+    below: float = math.inf,
+) -> Callable[[str], float]:  # fmt: skip
     """An argparse type that knows its range, and finds no infinity in it."""
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not (least <= value <= most and above < value < math.inf):
+        if not (least <= value <= most and above < value < below):
             bound = f"more than {above:g}" if above > -math.inf else f"at least {least:g}"
+            if below < math.inf:
+                bound += f" and less than {below:g}"
             if most < math.inf:
                 bound = f"{least:g} to {most:g}"
             raise argparse.ArgumentTypeError(f"must be {bound}, got {text}")

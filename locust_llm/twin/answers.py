@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 from typing import Final, NamedTuple
 
-from .figures import FIGURES, figures
+from .figures import FIGURES, figures, latencies, steady
 from .loads import Lengths, Load, simulated
 from .model import Model, Settings
+from .seen import Stage
 from .twin import Twin
 
-WIDTH: Final = 1.96
-"""Standard errors to each side: 95%."""
+WIDTH: Final = 2.2
+"""Standard errors to each side: 95% by Student's t, as they are from a dozen draws."""
 SEED: Final = 20_000
 LEAST: Final = 1e-9
 """Of a figure, so that it has a logarithm."""
@@ -35,16 +36,10 @@ class Asked(NamedTuple):
 
 
 def answers(
-    models: Sequence[Model],
-    asked: Asked,
-    lengths: Lengths,
-    errors: Mapping[str, float],
-    *,
-    seed: int = SEED,
-    count: int = 0,
+    models: Sequence[Model], asked: Asked, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
 ) -> dict[str, Answer]:
     """By figure. ``errors``: of the model itself, as shares."""
-    found = logarithms(models, asked, lengths, FIGURES, seed=seed, count=count)
+    found = logarithms(models, asked, lengths, FIGURES, seed=seed)
     return {figure: answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items()}
 
 
@@ -59,17 +54,28 @@ def logarithms(
     settled: bool = False,
 ) -> dict[str, list[float]]:
     """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once, neighbours with the same
-    requests: by how much two of them differ is their costs', all else is the requests' and grows less with their number.
-    What was asked with the same seed has the same requests and models, so two can be compared in pairs: see ``against``."""
-    found: dict[str, list[float]] = {figure: [] for figure in wanted}
-    for number, model in enumerate(models):
-        stage = simulated(
+    requests. What was asked with the same seed has the same requests and models, so two can be compared in pairs: see
+    ``against``."""
+    stages = [
+        simulated(
             model if asked.settings is None else model.with_settings(asked.settings), asked.load, lengths,
             seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
-        )  # fmt: skip
-        for figure, value in figures(stage, wanted, settled=settled).items():
-            found[figure].append(math.log(max(value, LEAST)))
-    return {figure: logs for figure, logs in found.items() if len(logs) == len(models)}
+        )
+        for number, model in enumerate(models)
+    ]  # fmt: skip
+    return logarithms_of(stages, wanted, settled=settled)
+
+
+def logarithms_of(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+    """Of one load, a stage of each model. A high percentile of few requests is too low on average, so percentiles are moved,
+    all alike, to have the mean that all requests together have."""
+    each = [figures(stage, wanted, settled=settled) for stage in stages]
+    found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
+    together = latencies([one for stage in stages for one in steady(stage, settled=settled)], wanted)
+    for figure, value in together.items():
+        moved = math.log(max(value, LEAST)) - fmean(found[figure])
+        found[figure] = [one + moved for one in found[figure]]
+    return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
 
 
 def against(logs: Sequence[float], base: Sequence[float]) -> list[float]:
@@ -86,12 +92,12 @@ def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> Answer:
 
 def uncertain(logs: Sequence[float]) -> float:
     """Variance of their mean: what the costs of the models make of it, which more of them do not lessen, and the chance of
-    the requests, which they do."""
+    the requests, which they do. Neighbours had the same requests: by how much they differ is their costs'."""
     pairs = list(zip(logs[::2], logs[1::2], strict=False))
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
     of_requests = max(0.0, (variance(logs) if len(logs) > 1 else 0.0) - of_costs)
     return of_costs + of_requests / max(1, len(pairs))
 
 
-def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED, count: int = 0) -> dict[str, Answer]:
-    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed, count=count)
+def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, Answer]:
+    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)

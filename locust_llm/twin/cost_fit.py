@@ -3,6 +3,7 @@
 A replay needs costs, and costs need a replay: both in turn, until they agree.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int_]
-TURNS: Final = 6
+TURNS: Final = 8
 ENOUGH: Final = 0.002
 """Largest change of a step's time, as a share, after which the turns end."""
 REQUEST_SHARE: Final = 0.03
@@ -143,12 +144,12 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
     known = np.array([bool(np.isfinite(row).all()) for row in columns])
     columns, weights = np.where(known[:, None], columns, 0.0), known.astype(float)
     found = least_squares(columns * weights[:, None], target * weights)
-    for _ in range(2):
+    for _ in range(2 if known.any() else 0):
         off = np.abs(columns @ found - target)
         usual = max(1.0, float(np.median(off[known])) * 1.4826)
         weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))
         found = least_squares(columns * weights[:, None], target * weights)
-    residuals = np.where(known, columns @ found - target, 4 * MAX_RESIDUAL)
+    residuals = _residuals(given, found)
     fixed, token, stream, context, pair, request, reading = map(float, found)
     return Solved(
         Cost(fixed_s=fixed, token_s=token, stream_s=stream, context_s=context, pair_s=pair, free_tokens=free_tokens),
@@ -167,15 +168,46 @@ def fit_cost(
     model: Model, episodes: Sequence[Episode], stages: Sequence[Stage] = (), *,
     free_tokens: Sequence[float] = FREE_TOKENS,
 ) -> Fitted:  # fmt: skip
-    """``model``: its settings and noise hold, its costs are where to begin."""
-    among = groups(model, episodes, stages)
+    """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one whose own replay is nearest
+    to what was measured counts; where a turn leads away, the next one goes half as far."""
+    best, best_loss, towards = model, math.inf, model
     for _ in range(TURNS):
-        solved = solve(among, free_tokens)
-        before, model = model, msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
         among = groups(model, episodes, stages)
-        if abs(float(np.log(_typical(model.cost) / _typical(before.cost)))) < ENOUGH:
+        loss = _own(model, among).loss
+        if loss < best_loss:
+            solved = solve(among, free_tokens)
+            change = abs(math.log(_typical(solved.cost) / _typical(model.cost)))
+            best, best_loss, best_groups = model, loss, among
+            towards = msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
+            model = towards
+        else:
+            change = abs(math.log(_typical(model.cost) / _typical(best.cost)))
+            towards = model = _between(best, towards)
+        if change < ENOUGH:
+            best = towards  # the replay of it would be the same
             break
-    return Fitted(model, solve(among, (model.cost.free_tokens,)), among)
+    return Fitted(best, _own(best, best_groups), best_groups)
+
+
+def _own(model: Model, among: Sequence[Group]) -> Solved:
+    """What a model says of its own replay."""
+    cost, front = model.cost, model.front
+    given = rows(among, cost.free_tokens)
+    factors = (cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, front.request_s, front.token_s)
+    return Solved(cost, front, _residuals(given, np.array(factors)))
+
+
+def _residuals(given: Rows, factors: Array) -> Array:
+    """In the errors of each row; far off where nothing was replayed."""
+    known = np.array([bool(np.isfinite(row).all()) for row in given.columns])
+    off = np.where(known[:, None], given.columns, 0.0) @ factors - given.seconds
+    return np.asarray(np.where(known, off / given.errors, 4 * MAX_RESIDUAL))
+
+
+def _between(one: Model, other: Model) -> Model:
+    cost = {name: (getattr(one.cost, name) + getattr(other.cost, name)) / 2 for name in one.cost.__struct_fields__}
+    front = {name: (getattr(one.front, name) + getattr(other.front, name)) / 2 for name in one.front.__struct_fields__}
+    return msgspec.structs.replace(one, cost=Cost(**cost), front=Front(**front))
 
 
 def _typical(cost: Cost) -> float:

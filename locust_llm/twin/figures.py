@@ -25,32 +25,42 @@ SETTLED: Final = 0.2
 """Of an open loop, the share of the requests after which an empty server has its load."""
 LEAST: Final = 3
 """Requests of each user, without which no steady part is cut out."""
+BEGIN_SHARE: Final = 0.25
+"""Of a closed loop, in which the users that began together drift apart."""
 
 
-def steady(stage: Stage) -> Sequence[Seen]:
-    """Without the first and the last request of each user: they came when others were not there yet, or any more."""
+def steady(stage: Stage, *, settled: bool = False) -> Sequence[Seen]:
+    """Without the first quarter, of which there is at least a request of each user, and the last request of each: they came
+    when others were not there yet, or any more. ``settled``: of an open loop without its beginning."""
     requests = stage.requests
+    if settled and stage.rate:
+        return requests[int(SETTLED * len(requests)) :]
     if not stage.users or len(requests) < LEAST * stage.users:
         return requests
-    return requests[stage.users : len(requests) - stage.users]
+    begin = max(stage.users, int(BEGIN_SHARE * len(requests)))
+    return requests[begin : len(requests) - stage.users]
 
 
 def figures(stage: Stage, wanted: Sequence[str] = FIGURES, *, settled: bool = False) -> dict[str, float]:
     """By the names of ``wanted``; without those of which there is nothing. ``settled``: of an open loop without its
     beginning."""
-    requests = steady(stage)
-    if settled and stage.rate:
-        requests = requests[int(SETTLED * len(requests)) :]
+    requests = steady(stage, settled=settled)
+    found = latencies(requests, wanted)
+    if "throughput" in wanted and (tokens_per_s := throughput(stage)) is not None:
+        found["throughput"] = tokens_per_s
+    if {REQUESTS_PER_S, IN_FLIGHT, SERVED} & {*wanted}:
+        found |= {name: value for name, value in _flow(stage, requests).items() if name in wanted}
+    return found
+
+
+def latencies(requests: Sequence[Seen], wanted: Sequence[str]) -> dict[str, float]:
+    """Those of ``wanted`` that are of LATENCIES."""
     found = dict[str, float]()
     for name, value in LATENCIES.items():
         statistics = [figure.partition(" ")[2] for figure in wanted if figure.startswith(f"{name} ")]
         values = [seconds for one in requests if (seconds := value(one)) is not None] if statistics else []
         for statistic in statistics if values else ():
             found[f"{name} {statistic}"] = _statistic(values, statistic)
-    if "throughput" in wanted and (tokens_per_s := throughput(stage)) is not None:
-        found["throughput"] = tokens_per_s
-    if {REQUESTS_PER_S, IN_FLIGHT, SERVED} & {*wanted}:
-        found |= {name: value for name, value in _flow(stage, requests).items() if name in wanted}
     return found
 
 

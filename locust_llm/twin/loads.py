@@ -10,10 +10,11 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 from .model import Model, Noise
+from .replay import send_again
 from .seen import Seen, Stage
 
-ROUNDS: Final = 6
-FEWEST: Final = 150
+ROUNDS: Final = 12
+FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
 STAGGER_S: Final = 0.01
 MAX_BEHIND: Final = 20
@@ -50,8 +51,20 @@ def simulated(
         virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
     else:
         virtual.open_loop(arrivals)
+    return _stage(virtual, model.noise, seed, load)
+
+
+def again(model: Model, stage: Stage, seed: int) -> Stage:
+    """The very requests of a stage, with the noise of the model."""
+    clock = VirtualClock()
+    virtual = Virtual(clock, model.engine(clock, Random(seed)), keep_tokens=True)
+    send_again(stage, virtual)
+    return _stage(virtual, model.noise, seed, Load(stage.users, stage.rate))
+
+
+def _stage(virtual: Virtual, noise: Noise, seed: int, load: Load) -> Stage:
     rows, late = sorted(virtual.run(), key=lambda row: row.asked_at), np.random.default_rng(seed)
-    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, model.noise, late) for row in rows))
+    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
 
 
 def _arrivals(rate: float, requests: Sequence[Request], random: Random) -> Iterator[tuple[float, Request]]:

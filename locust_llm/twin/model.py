@@ -81,6 +81,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def with_settings(self, settings: Settings) -> "Model":
         return msgspec.structs.replace(self, settings=settings)
 
+    def step_time(self) -> StepTime:
+        """Without the noise."""
+        return _Steps(self, VirtualClock(), None, None)
+
     def engine(self, clock: VirtualClock, random: Random | None = None, log: "list[Step] | None" = None) -> Engine:
         """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
         settings = self.settings

@@ -22,6 +22,8 @@ from .twin import Draw
 
 MAX_OFF: Final = 1.0
 """A logarithm of said / measured counts at most so much in the score of a candidate."""
+FEW: Final = 3
+"""Tokens that are added to a count of them: one that came at the very end may be counted or not."""
 FINALISTS: Final = 3
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
@@ -49,7 +51,7 @@ def score(model: Model, episodes: Sequence[Episode]) -> float:
         if episode.beside:
             measured = [(one.sent_at, one.token_at, one.tokens_a_chunk) for one in episode.requests]
             said = [(sent, times, 1.0) for sent, times in zip(replay.sent_at[here], replay.token_at[here], strict=True)]
-            counts.append((_meanwhile(said, episode.beside), _meanwhile(measured, episode.beside)))
+            counts.append((FEW + _meanwhile(said, episode.beside), FEW + _meanwhile(measured, episode.beside)))
     steps = [_distance(*map(np.array, zip(*counts, strict=True)))] if counts else []
     return float(np.mean([np.concatenate(seconds).mean(), *(one.mean() for one in steps if len(one))]))
 
@@ -60,15 +62,16 @@ def _distance(said: Array, measured: Array) -> Array:
 
 
 def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside: int) -> float:
-    """Tokens of the median decoder while the prompts were computed: a step gives one, however long it takes. 0 where no
-    decoder lasted. Each request: send, chunks, tokens a chunk."""
+    """Tokens of the median decoder while the prompts were computed: a step gives one, however long it takes. One that came
+    half a gap after the last prompt's first token came with it. 0 where no decoder lasted. Each request: send, chunks,
+    tokens a chunk."""
     prompts, decoders = requests[-beside:], requests[:-beside]
-    begin, end = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
-    counts = [
-        a_chunk * (bisect_right(times, end) - bisect_right(times, begin))
-        for _, times, a_chunk in decoders
-        if len(times) and times[-1] > end
-    ]
+    begin, first = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
+    counts = []
+    for _, at, a_chunk in decoders:
+        if len(at) > 1 and at[-1] > first:
+            end = first + float(np.median(np.diff(at))) / 2
+            counts.append(a_chunk * (bisect_right(at, end) - bisect_right(at, begin)))
     return median(counts) if counts else 0.0
 
 

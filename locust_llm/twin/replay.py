@@ -78,13 +78,19 @@ def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
 
 
 def replay_stage(model: Model, stage: Stage) -> Replay:
-    """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
-    Else each as it was sent."""
+    """See `send_again`."""
     clock, steps = VirtualClock(), list[Step]()
     virtual = Virtual(clock, model.engine(clock, log=steps), keep_tokens=True)
+    requests = send_again(stage, virtual)
+    clock.run()
+    return _replay(model, requests, virtual.rows, steps)
+
+
+def send_again(stage: Stage, virtual: Virtual) -> list[Request]:
+    """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
+    Else each as it was sent."""
     requests = [_request(one) for one in stage.requests]
-    begin = stage.requests[0].sent_at
-    pinned = stage.users or len(requests)
+    begin, pinned = stage.requests[0].sent_at, stage.users or len(requests)
     others = iter(requests[pinned:])
 
     def following() -> None:
@@ -92,9 +98,8 @@ def replay_stage(model: Model, stage: Stage) -> Replay:
             virtual.ask(request, following)
 
     for one, request in zip(stage.requests[:pinned], requests, strict=False):
-        clock.call_at(one.sent_at - begin, _asking(virtual, request, following))
-    clock.run()
-    return _replay(model, requests, virtual.rows, steps)
+        virtual.clock.call_at(one.sent_at - begin, _asking(virtual, request, following))
+    return requests
 
 
 def _asking(virtual: Virtual, request: Request, on_done: Callable[[], None] | None = None) -> Callable[[], None]:

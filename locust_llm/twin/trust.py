@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from .answers import Asked, answers
+from .answers import SEED, WIDTH, answer, logarithms_of
 from .figures import FIGURES as NAMES
 from .figures import figures, steady
-from .loads import Load
+from .loads import again
 from .model import Model
 from .seen import Stage
 from .twin import FIGURES, NOT_TO_BE_USED, SHAPE, Check, Trust
@@ -33,14 +33,15 @@ def held_out(stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
 
 
 def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
-    """Each figure of each stage. What is simulated has the lengths of its requests, and many more of them."""
+    """Each figure of each stage, as measured and as the models have it of the same requests."""
     found = list[Check]()
     for stage in stages:
-        load, lengths = (
-            Load(stage.users, stage.rate),
-            [(one.prompt_tokens, one.output_tokens) for one in stage.requests],
-        )
-        said = answers(models, Asked(load), lengths, {})
+        said = {
+            figure: answer(logs, 0.0)
+            for figure, logs in logarithms_of(
+                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)], NAMES
+            ).items()
+        }
         for figure, measured in figures(stage).items():
             if figure in said:
                 low, about, high = said[figure]
@@ -88,7 +89,7 @@ def _beyond(checks: Sequence[Check], stages: Sequence[Stage]) -> dict[str, float
         here = [one for one in checks if one.figure == figure and one.measured > 0 and one.low > 0]
         if here:
             off = [math.log(one.said / one.measured) ** 2 for one in here]
-            known = [(math.log(one.high / one.low) / 3.92) ** 2 + chance[one.load, figure] ** 2 for one in here]
+            known = [(math.log(one.high / one.low) / (2 * WIDTH)) ** 2 + chance[one.load, figure] ** 2 for one in here]
             found[figure] = math.sqrt(max(0.0, sum(off) - sum(known)) / len(here))
     return found
 

@@ -70,10 +70,11 @@ class Comparison:
 
     @property
     def log_errors(self) -> tuple[float, ...]:
-        """Of the TPOT; where the server was saturated also of its throughput."""
+        """Of the TPOT; where one of the two was saturated also of the throughput."""
         tpot = math.log(self.simulated.tpot_ms / self.point.tpot_ms)
         completed = math.log(self.simulated.completed_per_s / self.point.completed_per_s)
-        return (tpot, completed) if self.point.saturated else (tpot,)
+        saturated = self.point.saturated or self.simulated.completed_per_s < SATURATED * self.point.rate_per_s
+        return (tpot, completed) if saturated else (tpot,)
 
 
 def simulate(point: Point, cost: Cost) -> Simulated:
@@ -105,6 +106,12 @@ def rms(comparisons: Sequence[Comparison]) -> float:
     return math.sqrt(fmean(error * error for error in errors))
 
 
+def saturation(comparisons: Sequence[Comparison]) -> float:
+    """Mean log error of the throughput where one of the two was saturated: below 0 the simulated server does less. nan:
+    none was."""
+    return fmean([e for comparison in comparisons for e in comparison.log_errors[1:]] or [math.nan])
+
+
 def report() -> str:
     """The calibration as text: each row beside its measurement, and the errors of both fits."""
     with_overheads = compare(LLAMA_8B_H100, V0_LLAMA_8B_H100)
@@ -117,9 +124,11 @@ def report() -> str:
             *map(_line, with_overheads),
             "",
             f"RMS log error: {rms(with_overheads):.3f} with V0's two extra overheads, {rms(four):.3f} with four parameters",
-            "(of the TPOT of every row, and of what those with a * completed). In sample: the parameters were fitted to",
-            "these rows. One model, one GPU, about 204 tokens in and 64 out. TTFT was not fitted: in the measured one are",
-            "some 20 ms of HTTP and tokenizer, which the simulator does not have.",
+            "(of the TPOT of every row, and of what was completed where one of the two was saturated, the measured one",
+            f"with a *). Mean log error of that throughput: {saturation(with_overheads):+.3f} and {saturation(four):+.3f}.",
+            "In sample: the parameters were fitted to these rows. One model, one GPU, about 204 tokens in and 64 out.",
+            "TTFT was not fitted: in the measured one are some 20 ms of HTTP and tokenizer, which the simulator does not",
+            "have.",
         ]
     )
 

@@ -188,13 +188,15 @@ def test_nothing_of_it_is_in_any_file_or_line(
         "check": here("check", server.url, statuses=(0, 1)),
         "report": here("report", "run"),
         "figure": here("figure", "run", "-o", "drawn.svg"),
-        "compare": here("compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json"),
+        "compare": here(
+            "compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json", "--html", "compared.html"
+        ),
     }  # fmt: skip
     if more:
         said["probe"] = run("probe", "--host", server.url, "--report-dir", "probed", statuses=range(9))
     files = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     made = ("run.json", "profile_export.jsonl", "summary.md", "report.html", "timeline.svg", "server_metrics.jsonl")
-    others = {"locust.html", "log", "stats_failures.csv", "drawn.svg", "compared.md", "compared.json"}
+    others = {"locust.html", "log", "stats_failures.csv", "drawn.svg", "compared.md", "compared.json", "compared.html"}
     assert {f"run/{name}" for name in made} | others <= set(files)
     outcomes = {
         json.loads(line)["record"].get("outcome", "ok") for line in files["run/profile_export.jsonl"].splitlines()

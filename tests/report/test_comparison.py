@@ -227,7 +227,7 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
     found = compared(folders)
     model, lengths = found.runs
     assert model.other_work == "model b for a"
-    assert lengths.other_work == "input tokens 200.0 on average for 100.0 on average"
+    assert lengths.other_work == "input tokens 200 for 100 on average"
     for pair in found.runs:
         assert {(line.word, line.difference, line.low) for line in pair.lines} == {("-", None, None)}
         assert pair.lines[0].value is not None

@@ -24,8 +24,11 @@ BASE = Figures(
         (replace(BASE, model="", concurrency=None), ""),  # what it does not say is no reason
         (replace(BASE, model="n"), "model n for m"),
         (replace(BASE, concurrency=16), "in flight at most 16 for 8"),
-        (replace(BASE, input_tokens=Distribution(avg=106.0)), "106 input tokens a request for 100"),
-        (replace(BASE, server_output_tokens=80.0), "80 output tokens a request for 64"),
+        (replace(BASE, input_tokens=Distribution(avg=106.0)), "input tokens 106 for 100 on average"),
+        (replace(BASE, input_tokens=Distribution(avg=103.0)), "input tokens 103 for 100 on average"),
+        (replace(BASE, tool="two", input_tokens=Distribution(avg=104.0)), ""),  # tokenizers differ
+        (replace(BASE, tool="two", input_tokens=Distribution(avg=106.0)), "input tokens 106 for 100 on average"),
+        (replace(BASE, server_output_tokens=80.0), "output tokens 80 for 64 on average"),
         (replace(BASE, concurrency=None, rate_per_s=5.0), "one is an open loop, the other a closed one"),
     ],
 )

@@ -61,6 +61,20 @@ def test_without_the_percentiles_beside_it_evalscopes_summary_is_read_all_the_sa
     assert (figures.ttft.avg, figures.ttft.percentiles) == (pytest.approx(0.03007), {})
 
 
+def test_our_own_verdict_on_the_client_is_read(tmp_path: Path) -> None:
+    """It stands in the conditions of a run folder; an imported run has none."""
+    raw = (DATA / "locust-llm" / "concurrency-8" / "profile_export_aiperf.json").read_text()
+    for verdict, doubts in (("OK", []), ("INVALID", ["client"])):
+        (tmp_path / "profile_export_aiperf.json").write_text(
+            raw.replace('"client_verdict": "OK"', f'"client_verdict": "{verdict}"')
+        )
+        (figures,) = known.read(tmp_path)
+        assert figures.client == verdict
+        assert [
+            one.rule for one in audit(figures) if one.rule == "client" and one.verdict is not Verdict.HOLDS
+        ] == doubts
+
+
 def test_what_runs_on_a_real_server_came_to_can_be_true() -> None:
     """The same vLLM, measured by six tools and ours; whatever else lies there is read too, or refused."""
     read = 0

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.evalscope import a_database
 from support.records import answered
 
 from locust_llm.__main__ import main
@@ -99,6 +100,22 @@ def inference_perf() -> list[dict[str, Any]]:
     ]
 
 
+def evalscope() -> list[dict[str, Any]]:
+    body = json.dumps({"model": "tiny", "messages": [], "stream": True, "stream_options": {"include_usage": True}})
+
+    def one(at: int) -> dict[str, Any]:
+        stamps, start = STAMPS_S[at], 70.0 + SENDS_S[at]
+        return {
+            "request": body, "start_time": start, "completed_time": start + stamps[-1], "success": 1,
+            "latency": stamps[-1], "first_chunk_latency": stamps[0], "is_stream": 1,
+            "inter_token_latencies": json.dumps([b - a for a, b in pairwise(stamps)]),
+            "prompt_tokens": 10 * (at + 1), "completion_tokens": len(stamps), "response_messages": "a pickle",
+        }  # fmt: skip
+
+    failed = {"request": body, "start_time": 70.0, "completed_time": 70.5, "success": 0, "inter_token_latencies": "[]"}
+    return [*map(one, range(3)), failed]
+
+
 def files(tmp_path: Path) -> dict[str, Path]:
     made = {
         "vllm bench": json.dumps(vllm()), "AIPerf": "\n".join(map(json.dumps, aiperf())), "guidellm": json.dumps(guidellm()),
@@ -106,12 +123,13 @@ def files(tmp_path: Path) -> dict[str, Path]:
     }  # fmt: skip
     for tool, words in made.items():
         (tmp_path / f"{tool}.json").write_text(words)
-    return {tool: tmp_path / f"{tool}.json" for tool in made}
+    database = a_database(tmp_path / "any.db", evalscope())
+    return {tool: tmp_path / f"{tool}.json" for tool in made} | {"evalscope": database}
 
 
 def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
     failures = {"vllm bench": ("unnamed", "boom"), "AIPerf": ("unavailable", "busy"), "guidellm": ("unnamed", "boom"),
-                "inference-perf": ("timeout", "TimeoutError")}  # fmt: skip
+                "inference-perf": ("timeout", "TimeoutError"), "evalscope": ("unnamed", "failed")}  # fmt: skip
     for tool, path in files(tmp_path).items():
         (found,) = known.read(path)
         ok = sorted((one for one in found.records if one.outcome == "ok"), key=lambda one: one.sent_at or 0)
@@ -261,7 +279,7 @@ def test_no_value_anywhere_ends_in_a_traceback(
         inner: Any = document
         for key in above:
             inner = inner[key]
-        inner[last] = data.draw(SCALARS)
+        inner[last] = data.draw(SCALARS | st.just(10**400))
     words = (
         "\n".join(map(json.dumps, document))
         if isinstance(document, list) and tool == "aiperf"

@@ -10,8 +10,7 @@ def filled(count=4, keys=(1, 2, 3)):
     """Blocks of which the first hold these keys, and nobody uses any."""
     blocks = Blocks(count, caching=True)
     blocks.take(len(keys))
-    assert all(blocks.name(key) for key in keys)
-    blocks.free(list(keys), 0)
+    blocks.free([blocks.name(key) for key in keys], 0)
     assert blocks.num_free == count
     return blocks
 
@@ -29,11 +28,10 @@ def test_blocks_without_a_key_go_first_then_the_end_of_the_text():
 
 def test_who_was_used_last_goes_last():
     blocks = filled(3)
-    blocks.share([1, 2])
+    shared = blocks.share([1, 2])
     assert blocks.find([1, 2, 3]) == (3, 1)  # of these only the third is free
     assert blocks.num_free == 1
-    blocks.share([1])
-    blocks.free([1, 2], 0)
+    blocks.free([*blocks.share([1]), *shared[1:]], 0)
     assert blocks.find([1, 2, 3]) == (3, 2)  # 1 has a user left
     blocks.take(1)
     assert blocks.find([3]) == (0, 0)
@@ -44,14 +42,41 @@ def test_only_the_first_keys_without_a_gap_count():
     assert filled(4).find([1, 9, 3]) == (1, 1)
 
 
-def test_a_second_copy_stays_without_a_key():
+def test_both_copies_of_a_block_are_kept_and_the_older_is_found():
     blocks = Blocks(4, caching=True)
-    blocks.take(2)
-    assert blocks.name(7)
-    assert not blocks.name(7)
-    blocks.free([7], 1)
-    assert blocks.num_free == 4
+    blocks.take(3)
+    first, second, third = (blocks.name(7) for _ in range(3))
+    blocks.free([second], 0)
+    assert blocks.num_free == 2
+    assert blocks.share([7]) == [first]
+    assert blocks.find([7]) == (1, 0)
+    blocks.take(2)  # the second is emptied
+    blocks.free([first], 0)
+    blocks.free([first], 0)
     assert blocks.find([7]) == (1, 1)
+    blocks.take(1)
+    assert blocks.share([7]) == [third]
+    blocks.free([third], 0)
+    blocks.free([third], 0)
+    assert blocks.find([7]) == (1, 1)
+    blocks.take(1)
+    assert blocks.find([7]) == (0, 0)
+
+
+def test_who_computes_the_same_text_side_by_side_keeps_it_twice():
+    s = make(budget=100, kv_tokens=160, enable_prefix_caching=True)
+    a, b = added(s, Sequence(15, 3, (1,)), Sequence(15, 3, (1,)))
+    step(s)
+    step(s)  # both fill their block with the same token
+    assert s.blocks.num_free == 8
+    step(s)
+    assert a.is_finished
+    assert b.is_finished
+    (c,) = added(s, Sequence(129, 1))
+    step(s)
+    step(s)  # 9 of 10 blocks
+    assert c.is_finished
+    assert s.blocks.find([1]) == (1, 1)
 
 
 def test_one_token_is_always_left_to_compute():

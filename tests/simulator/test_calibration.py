@@ -4,7 +4,7 @@ import math
 
 import calibration
 import pytest
-from calibration import Comparison, Point, Simulated, compare, rms
+from calibration import Comparison, Point, Simulated, compare, rms, saturation
 
 from locust_llm.simulator.scheduling.cost import FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100
 
@@ -13,11 +13,17 @@ FULL = Point("v1", 128, 0, 100, 3000, 20.0, 90.0)
 
 
 def test_throughput_counts_where_less_was_completed_than_offered():
-    twice = Simulated(1, 16.0, 9.0), Simulated(1, 40.0, 45.0)
+    twice = Simulated(1, 16.0, 9.8), Simulated(1, 40.0, 45.0)
     free, full = Comparison(FREE, twice[0]), Comparison(FULL, twice[1])
     assert free.log_errors == (pytest.approx(math.log(2)),)
     assert full.log_errors == (pytest.approx(math.log(2)), pytest.approx(-math.log(2)))
     assert rms([free, full]) == pytest.approx(math.log(2))
+    assert saturation([free, full]) == pytest.approx(-math.log(2))
+
+
+def test_throughput_counts_too_where_the_simulated_server_alone_is_saturated():
+    comparison = Comparison(FREE, Simulated(1, 8.0, 9.0))
+    assert comparison.log_errors == (0, pytest.approx(math.log(9.0 / 9.9)))
 
 
 def test_a_stage_that_is_not_saturated_completes_what_is_offered():

@@ -34,6 +34,11 @@ from locust_llm.simulator.scheduling.waiting import Priority
             "--route prefix needs a prefix cache: ",
         ),
         (["--jitter-ms", "5"], "--jitter-ms needs --ttft-ms and --itl-ms"),
+        (["--watermark", "1"], "argument --watermark: must be at least 0 and less than 1, got 1"),
+        (
+            ["--max-num-seqs", "4", "--max-num-active-seqs", "5"],
+            "--max-num-active-seqs 5 is more than --max-num-seqs 4",
+        ),
         (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "--max-num-seqs 9 is more than --max-num-batched-"),
         (["--max-model-len", "131073"], "--max-model-len 131073 is more than llama-3.1-8b's 131072"),
         (
@@ -57,6 +62,10 @@ from locust_llm.simulator.scheduling.waiting import Priority
         (
             ["--no-enable-chunked-prefill", "--policy", "chunked"],
             "--no-enable-chunked-prefill contradicts --policy chunk",
+        ),
+        (
+            ["--async-scheduling", "--policy", "sglang"],
+            "--async-scheduling needs --policy chunked or mixed, not sglang",
         ),
         (["--enable-chunked-prefill", "--policy", "mixed"], "--enable-chunked-prefill contradicts --policy mixed"),
         (

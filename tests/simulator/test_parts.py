@@ -139,7 +139,8 @@ def test_they_agree_with_a_log_of_every_step(policy, waiting, budget, blocks, th
         assert sum(parts[:3]) == pytest.approx(times[0] - at, abs=1e-9)
         assert sum(parts[3:]) == pytest.approx(times[-1] - times[0], abs=1e-9)
         assert min(parts) >= 0
-        assert bool(parts.preemption) <= bool(sequence.num_preemptions)
+        if waiting != "priority":  # there another one's preemption may cost it a turn
+            assert bool(parts.preemption) <= bool(sequence.num_preemptions)
         segment = sequence.num_cached_tokens, sequence.num_prompt_tokens - sequence.num_cached_tokens
         alone = 0.5 * step_s(LLAMA_8B_H100, [segment])
         assert parts.own_prefill >= alone - 1e-9 or sequence.num_preemptions

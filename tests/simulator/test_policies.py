@@ -53,6 +53,26 @@ def test_mixed_gives_one_token_for_each_prefill():
     assert step(s) == ({a: 1, c: 9}, {a, c})
 
 
+def test_a_threshold_cuts_whole_prompts_too():
+    """vLLM with --no-enable-chunked-prefill: a part of a prompt is not cut by the budget."""
+    s = make("mixed", budget=10, threshold=6)
+    a, b, c = added(s, Sequence(9, 1), Sequence(5, 1), Sequence(4, 1))
+    assert step(s) == ({a: 6}, set())  # the 4 that are left are too few for b
+    assert step(s) == ({a: 3, b: 5}, {a, b})
+    assert step(s) == ({c: 4}, {c})
+
+
+def test_an_adaptive_threshold_is_at_least_a_share_of_the_budget():
+    s = make(budget=12, threshold=3, long_prefill_token_threshold_adaptive=True)
+    a, b, c = added(s, Sequence(20, 1), Sequence(9, 1), Sequence(9, 1))
+    assert step(s) == ({a: 4, b: 4, c: 4}, set())
+    s.finish(c)
+    assert step(s) == ({a: 6, b: 5}, {b})
+    assert step(s) == ({a: 10}, {a})  # alone
+    added(s, *(Sequence(9, 1) for _ in range(5)))
+    assert list(step(s)[0].values()) == [3, 3, 3, 3]
+
+
 @pytest.mark.parametrize(("policy", "tokens"), [("prefill-first", 0), ("mixed", 1), ("chunked", 5)])
 def test_tokens_that_others_get_while_a_prompt_is_computed(policy, tokens):
     """None, one, or as many as the prompt has chunks."""

@@ -7,7 +7,9 @@ from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.sequence import Sequence, Status, num_blocks_for
+from locust_llm.simulator.scheduling.waiting import queue
 
 
 def test_a_long_prompt_takes_as_many_steps_as_it_has_chunks():
@@ -64,6 +66,24 @@ def test_max_num_seqs():
     assert step(s) == ({b: 1, c: 5}, {b, c})
 
 
+def test_fewer_may_run_than_there_is_room_for():
+    s = make(budget=100, seqs=8, max_num_active_seqs=1)
+    a, b = added(s, Sequence(5, 1), Sequence(5, 1))
+    assert step(s) == ({a: 5}, {a})
+    assert step(s) == ({b: 5}, {b})
+
+
+def test_blocks_that_stay_free_where_one_is_admitted_beside_others():
+    s = make(budget=100, kv_tokens=160, watermark=0.3)  # 10 blocks and vLLM's empty one: 3 stay free
+    a, b, c = added(s, Sequence(80, 1), Sequence(33, 1), Sequence(160 - 1, 1))
+    assert step(s) == ({a: 80}, {a})  # 5 are left, of which b needs 3
+    assert step(s) == ({b: 33}, {b})
+    assert step(s) == ({c: 100}, set())  # alone it may have all
+    s = make(budget=100, kv_tokens=160, watermark=0.2)
+    a, b = added(s, Sequence(80, 1), Sequence(33, 1))
+    assert step(s)[0] == {a: 80, b: 20}
+
+
 def test_blocks_grow_with_what_is_computed_and_are_freed_at_the_end():
     s = make(budget=20, kv_tokens=160)  # 10 blocks
     (a,) = added(s, Sequence(31, 3))
@@ -109,6 +129,41 @@ def test_the_last_one_preempts_itself():
     assert list(s.waiting) == [b]
 
 
+def by_priority(kv_tokens):
+    config = Config(max_num_batched_tokens=40, max_num_seqs=8, kv_tokens=kv_tokens)
+    return Scheduler(config, POLICIES["chunked"], waiting=queue("priority"))
+
+
+def test_who_gives_way_to_itself_costs_those_behind_it_their_turn():
+    s = by_priority(80)  # 5 blocks
+    a, b = added(s, Sequence(3, 9), Sequence(31, 9, priority=1))
+    assert step(s) == ({a: 3, b: 31}, {a, b})
+    (c,) = added(s, Sequence(20, 9))
+    assert step(s) == ({a: 1, b: 1, c: 20}, {a, b, c})
+    assert step(s) == ({a: 1}, {a})  # b wants a third block, and none is further behind than it
+    assert list(s.waiting) == [b]
+    assert step(s) == ({a: 1, c: 1}, {a, c})
+
+
+def test_who_had_its_turn_may_give_way():
+    s = by_priority(64)  # 4 blocks
+    a, b = added(s, Sequence(20, 9, priority=1), Sequence(31, 9, priority=1))
+    b.priority = 0
+    assert step(s) == ({a: 20, b: 20}, {a})
+    assert step(s) == ({a: 1, b: 11}, {a, b})
+    assert step(s) == ({a: 1, b: 1}, {a, b})
+    assert step(s) == ({b: 1}, {b})
+
+
+def test_a_step_without_work_is_none():
+    s = by_priority(64)
+    (a,) = added(s, Sequence(31, 9, priority=1))
+    step(s)
+    (b,) = added(s, Sequence(20, 9))
+    assert step(s) == ({a: 1, b: 20}, {a, b})
+    assert step(s) == ({b: 1}, {b})  # a gave way to itself before b had its turn; the next step is this one
+
+
 def test_abort_frees_at_once_even_while_its_step_runs():
     s = make(budget=100)
     a, b, c = added(s, Sequence(50, 5), Sequence(50, 5), Sequence(50, 5))
@@ -141,9 +196,10 @@ class Load:
         assert bool(work) == bool(s.running or s.waiting)
         assert sum(work.values()) <= config.max_num_batched_tokens
         assert all(n >= 1 for n in work.values())
-        if self.policy == "chunked" and config.long_prefill_token_threshold and not alone:
+        cut = self.policy in ("chunked", "mixed") and config.long_prefill_token_threshold
+        if cut and not alone:
             assert max(work.values(), default=0) <= config.long_prefill_token_threshold
-        if self.policy in WHOLE_PROMPTS:
+        if self.policy in WHOLE_PROMPTS and not cut:
             assert all(n == s.num_left(sequence) for sequence, n in batch.prefills.items())
         assert len(s.running) <= config.max_num_seqs
         assert set(work) <= set(s.running)
@@ -178,6 +234,8 @@ class Load:
 def test_every_load(policy, budget, seqs, blocks, threshold, slots, arrivals):
     if policy in WHOLE_PROMPTS:
         budget += 64  # the longest sequence there is, computed again after it was preempted
+    if policy in ("sglang", "sglang-mixed", "llama.cpp"):
+        budget = max(budget, seqs)  # it limits prompts, not those that decode
     s = make(
         policy, budget=budget, seqs=seqs, kv_tokens=16 * blocks, threshold=threshold,
         max_num_partial_prefills=min(slots, budget),
@@ -200,7 +258,7 @@ def test_every_load(policy, budget, seqs, blocks, threshold, slots, arrivals):
     assert all(sequence.is_finished for _, sequence, _ in plan)
     assert all(tokens[q] == q.num_output_tokens == q.max_tokens for _, q, abort_at in plan if abort_at is None)
     assert all(tokens[q] == q.num_output_tokens <= q.max_tokens for _, q, _ in plan)
-    if policy != "partial-prefills":  # first come, first served
+    if policy not in ("partial-prefills", "llama.cpp"):  # first come, first served
         order = [sequence for _, sequence, _ in plan]
         assert load.admitted == [sequence for sequence in order if sequence in load.admitted]
     assert s.blocks.num_free == s.blocks.num_blocks

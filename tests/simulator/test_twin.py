@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.stepping import added, end, make, schedule
+from support.stepping import added, end, schedule
 
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.waiting import queue
 
 BLOCK = 16
 
@@ -22,6 +25,7 @@ class Block:
 @dataclass(eq=False)
 class Member:
     sequence: Sequence
+    number: int
     computed: int = 0
     output: int = 0
     blocks: list[Block] = field(default_factory=list)
@@ -33,34 +37,48 @@ class Member:
     def tokens(self):
         return self.sequence.num_prompt_tokens + self.output
 
+    @property
+    def rank(self):
+        return self.sequence.priority, self.number
+
 
 class Twin:
-    """vLLM V1's loops as they are written there: no sums, no sets of those that decode, every block an object."""
+    """vLLM V1's loops as they are written there: no sums, no sets of those that decode, every block an object. That they are
+    vLLM's own says `tests/e2e/test_real_scheduler.py`."""
 
-    def __init__(self, budget, seqs, num_blocks, threshold, caching):
-        self.budget, self.seqs, self.threshold, self.caching = budget, seqs, threshold, caching
+    def __init__(self, config, num_blocks, *, priority):
+        self.config, self.priority = config, priority
         self.free = deque(Block() for _ in range(num_blocks))  # the first is taken first
-        self.cache = {}
+        self.watermark = int(config.watermark * (num_blocks + 1))
+        self.cache = {}  # the blocks with a key, the oldest first
         self.waiting, self.running, self.work = deque(), [], {}
         self.hits = 0
+
+    def add(self, member):
+        self.waiting.append(member)
+        self.sort()
+
+    def sort(self):
+        if self.priority:
+            self.waiting = deque(sorted(self.waiting, key=lambda member: member.rank))
 
     def take(self, member, num_tokens):
         while len(member.blocks) * BLOCK < num_tokens:
             block = self.free.popleft()
             if block.key is not None:
-                del self.cache[block.key]
+                self.cache[block.key].remove(block)
                 block.key = None
             block.users = 1
             member.blocks.append(block)
         self.name(member, num_tokens)
 
     def name(self, member, num_tokens):
-        """A full block gets its key when it is filled, or never, if there is one with that key."""
+        """A full block gets its key when it is filled."""
         keys = member.sequence.block_keys[: num_tokens // BLOCK]
         for index, key in enumerate(keys[member.named :], member.named):
-            if self.caching and key not in self.cache:
+            if self.config.enable_prefix_caching:
                 member.blocks[index].key = key
-                self.cache[key] = member.blocks[index]
+                self.cache.setdefault(key, []).append(member.blocks[index])
         member.named = max(member.named, len(keys))
 
     def release(self, member):
@@ -73,31 +91,58 @@ class Twin:
     def missing(self, member, num_tokens):
         return max(0, -(-num_tokens // BLOCK) - len(member.blocks))
 
+    def longest(self):
+        count, budget = len(self.running) + len(self.waiting), self.config.max_num_batched_tokens
+        threshold = self.config.long_prefill_token_threshold if count > 1 else 0
+        if threshold and self.config.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, budget // count)
+        return threshold or 10**9
+
     def schedule(self):
-        self.work, preempted, left = {}, False, self.budget
-        longest = self.threshold if self.threshold and len(self.running) + len(self.waiting) > 1 else self.budget
-        for member in list(self.running):
-            if left == 0 or member not in self.running:
-                break
+        """The work of the next step that has any."""
+        while not self.step() and self.preempted:
+            pass
+        return {member.sequence: new for member, new in self.work.items()}
+
+    def step(self):
+        self.work, self.preempted = {}, False
+        longest, left, index = self.longest(), self.config.max_num_batched_tokens, 0
+        while index < len(self.running) and left:
+            member = self.running[index]
             new = min(member.tokens - member.computed, longest, left)
             while member in self.running and self.missing(member, member.computed + new) > len(self.free):
-                victim = self.running.pop()
+                victim = max(self.running, key=lambda member: member.rank) if self.priority else self.running[-1]
+                index -= self.running.index(victim) < index
+                self.running.remove(victim)
+                left += self.work.pop(victim, 0)
                 self.release(victim)
-                victim.computed, victim.preempted, preempted = 0, victim.preempted + 1, True
+                victim.computed, victim.preempted, self.preempted = 0, victim.preempted + 1, True
                 self.waiting.appendleft(victim)
+                self.sort()
             if member not in self.running:
                 break
             self.take(member, member.computed + new)
             self.work[member] = new
             left -= new
-        while self.waiting and left and len(self.running) < self.seqs and not preempted:
+            index += 1
+        if not self.preempted:
+            self.admit(longest, left)
+        return self.work
+
+    def admit(self, longest, left):
+        most = min(self.config.max_num_seqs, self.config.max_num_active_seqs or 10**9)
+        while self.waiting and left and len(self.running) < most:
             member, found = self.waiting[0], []
             for key in member.sequence.block_keys[: (member.tokens - 1) // BLOCK]:
-                if not self.caching or key not in self.cache:
+                if not self.cache.get(key):
                     break
-                found.append(self.cache[key])
+                found.append(self.cache[key][0])
+            new = min(member.tokens - len(found) * BLOCK, longest)
+            if not self.config.enable_chunked_prefill and new > left:
+                break
             idle = sum(block.users == 0 for block in found)
-            if -(-member.tokens // BLOCK) - len(found) + idle > len(self.free):
+            wanted = -(-member.tokens // BLOCK) - len(found) + idle + (self.watermark if self.running else 0)
+            if wanted > len(self.free):
                 break
             self.waiting.popleft()
             self.running.append(member)
@@ -107,10 +152,9 @@ class Twin:
                 block.users += 1
             member.blocks, member.computed, member.named = list(found), len(found) * BLOCK, len(found)
             self.hits += member.computed
-            self.work[member] = min(member.tokens - member.computed, longest, left)
+            self.work[member] = min(new, left)
             self.take(member, member.computed + self.work[member])
             left -= self.work[member]
-        return {member.sequence: new for member, new in self.work.items()}
 
     def end(self):
         got = set()
@@ -133,42 +177,51 @@ class Twin:
         member.gone = True
 
 
-@examples(250)
+@examples(400)
 @given(
     budget=st.integers(1, 60),
     seqs=st.integers(1, 6),
     blocks=st.integers(5, 14),
-    threshold=st.sampled_from([0, 0, 1, 7, 20]),
+    whole=st.sampled_from([False, False, True]),
     caching=st.booleans(),
-    # each: the step it arrives before, prompt and output tokens, whose text it begins with, the step it is aborted in
+    priority=st.booleans(),
+    more=st.fixed_dictionaries(
+        {
+            "long_prefill_token_threshold": st.sampled_from([0, 0, 1, 7, 20]),
+            "long_prefill_token_threshold_adaptive": st.booleans(),
+            "max_num_active_seqs": st.sampled_from([None, None, 1, 2]),
+            "watermark": st.sampled_from([0.0, 0.0, 0.1, 0.5]),
+        }
+    ),
+    # each: the step it arrives before, prompt and output tokens, its text, the step it is aborted in, its priority
     arrivals=st.lists(
         st.tuples(
             st.integers(0, 25), st.integers(1, 60), st.integers(1, 20), st.integers(0, 3),
-            st.sampled_from([None, None, None, 4, 12]),
+            st.sampled_from([None, None, None, 4, 12]), st.integers(0, 2),
         ),
         min_size=1,
         max_size=14,
     ),
 )  # fmt: skip
-def test_they_agree_on_every_step(budget, seqs, blocks, threshold, caching, arrivals):
-    s = make(
-        budget=budget, seqs=seqs, kv_tokens=BLOCK * blocks, threshold=threshold, enable_prefix_caching=caching,
+def test_they_agree_on_every_step(budget, seqs, blocks, whole, caching, priority, more, arrivals):
+    config = Config(
+        max_num_batched_tokens=max(budget, 80) if whole else budget, max_num_seqs=seqs, kv_tokens=BLOCK * blocks,
+        enable_chunked_prefill=not whole, enable_prefix_caching=caching, **more,
     )  # fmt: skip
-    twin = Twin(budget, seqs, blocks, threshold, caching)
+    s = Scheduler(config, POLICIES["mixed" if whole else "chunked"], waiting=queue("priority" if priority else "fcfs"))
+    twin = Twin(config, blocks, priority=priority)
     plan = []
-    for at, prompt, out, text, abort_at in sorted(arrivals, key=lambda arrival: arrival[0]):
-        # equal texts begin alike; answers differ, for else two copies of a block come to be, and which has the key depends
-        # on the order within a round
-        shared = range(100 * text, 100 * text + prompt // BLOCK)
-        own = range(10_000 + 100 * len(plan), 10_000 + 100 * len(plan) + (prompt + out) // BLOCK - prompt // BLOCK)
-        sequence = Sequence(prompt, out, (*shared, *own) if text else ())
-        plan.append((at, abort_at, sequence, Member(sequence)))
+    for at, prompt, out, text, abort_at, rank in sorted(arrivals, key=lambda arrival: arrival[0]):
+        # equal texts are alike to the end of the shorter, answers included: two may fill the same block in one step
+        keys = range(100 * text, 100 * text + (prompt + out) // BLOCK) if text else ()
+        sequence = Sequence(prompt, out, keys, priority=rank)
+        plan.append((at, abort_at, sequence, Member(sequence, len(plan))))
     now = 0
     while s.running or s.waiting or now <= 25:
         for at, _, sequence, member in plan:
             if at == now:
                 added(s, sequence)
-                twin.waiting.append(member)
+                twin.add(member)
         batch, work = schedule(s)
         assert work == twin.schedule()
         for at, abort_at, sequence, member in plan:

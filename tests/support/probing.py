@@ -52,6 +52,12 @@ class Server:
     decode_engines: int = 1
     replicas: int = 1
     """Behind one address, each with a scheduler of its own; requests go to them in turn."""
+    cost: Cost | None = None
+    """Of its own; None: that of its GPU."""
+
+    @property
+    def costs(self) -> Cost:
+        return self.cost or Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[self.gpu])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +132,7 @@ class InTurn:
 def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine | InTurn:
     if server.policy == FIXED:
         return FixedEngine(TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30))
-    cost = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu])
+    cost = server.costs
     whole = server.policy in WHOLE_PROMPTS
     budget = server.budget or (server.max_len if whole else cost.gpu.max_num_batched_tokens)
     config = Config(
@@ -156,7 +162,7 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
 
 def longest(server: Server) -> int:
     """Tokens of a sequence that is not refused."""
-    return min(server.max_len, Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu]).kv_tokens)
+    return min(server.max_len, server.costs.kv_tokens)
 
 
 def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds = Bounds()) -> list[ProbeResult]:  # noqa: B008

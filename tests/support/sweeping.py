@@ -35,17 +35,17 @@ def stage(server: Server, noise: Noise, seed: int, users: int, lengths: Lengths,
     random, clock = Random(seed), VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
     traffic(run, clock, noise, random)
-    done, left = list[Row](), iter(range(max(FEWEST, rounds * users)))
+    done, left = list[tuple[int, Row]](), iter(range(max(FEWEST, rounds * users)))
 
     def following() -> None:
-        if next(left, None) is None:
+        if (number := next(left, None)) is None:
             return
         prompt, output = lengths(random)
         request = Request(prompt, max(1, round(output / (1 + noise.guessed))))
         late_s = (noise.reading_s + noise.held_s) * prompt
 
         def ended() -> None:
-            done.append(run.rows[-1])
+            done.append((number, run.rows[-1]))
             following()
 
         clock.call_at(clock.now + late_s, lambda: run.ask(request, ended))
@@ -55,7 +55,7 @@ def stage(server: Server, noise: Noise, seed: int, users: int, lengths: Lengths,
     most = 1e5 if noise.traffic_per_s else float("inf")
     while clock._timers and len(done) < max(FEWEST, rounds * users) and clock._timers[0][0] < most:
         clock.run(clock._timers[0][0])
-    asked = sorted(done, key=lambda row: row.sent_at)
+    asked = [row for _, row in sorted(done, key=lambda one: one[0])]
     return Stage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))
 
 

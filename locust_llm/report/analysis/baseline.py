@@ -16,16 +16,20 @@ from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
 from locust_llm.core.text import many
 from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.report.reading import reader_of
+from locust_llm.report.results.work import Length, Work, apart
 from locust_llm.slo.client_verdict import Verdict
 
 from .columns import collect
 from .delivery import arrivals, delivery
-from .selection import Selection, mean, ratio
+from .selection import Selection, ratio
 from .slo_figures import Evaluation
 from .window import RateWindow, ended_in, measured, pauses
 
-MAX_LENGTH_DIFFERENCE: Final = 0.02
-"""Share; mean lengths that differ by more, and by more than chance, are different conditions."""
+LENGTHS: Final = {
+    "input tokens asked for": "asked_input_tokens", "input tokens": "input_tokens",
+    "output tokens asked for": "asked_output_tokens", "output tokens": "output_tokens",
+}  # fmt: skip
+"""The columns of lengths."""
 MAX_DURATION_DIFFERENCE: Final = 0.2
 MAX_CACHED_DIFFERENCE: Final = 0.02
 MAX_IN_FORCE_DIFFERENCE: Final = 0.1
@@ -124,20 +128,26 @@ def _prompts(s: Settings) -> str:
 
 
 def _lengths(base: Selection, here: Selection) -> Iterator[Difference]:
-    for what, column in (
-        ("input tokens asked for", "asked_input_tokens"),
-        ("input tokens", "input_tokens"),
-        ("output tokens asked for", "asked_output_tokens"),
-        ("output tokens", "output_tokens"),
-    ):
-        a, b = (values[~np.isnan(values)] for values in (base[column], here[column]))
-        if not len(a) or not len(b):
-            if len(a) or len(b):
-                yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=False)
-            continue
-        apart, chance = abs(a.mean() - b.mean()), math.sqrt(a.var() / len(a) + b.var() / len(b))
-        if apart > MAX_LENGTH_DIFFERENCE * a.mean() and apart > 2 * chance:
-            yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=True)
+    for what, column in LENGTHS.items():
+        a, b = _length(base, column), _length(here, column)
+        if a is not None and b is not None:
+            if apart(a, b):
+                yield Difference(what, _number(a.mean), _number(b.mean), decisive=True)
+        elif a is not None or b is not None:
+            was, is_ = ("unknown" if one is None else _number(one.mean) for one in (a, b))
+            yield Difference(what, was, is_, decisive=False)
+
+
+def _length(part: Selection, column: str) -> Length | None:
+    values = part[column][~np.isnan(part[column])]
+    return Length(float(values.mean()), math.sqrt(values.var() / len(values))) if len(values) else None
+
+
+def work(seen: Evaluation) -> Work:
+    """What a run was to do. Lengths of its answers may be what changed, so only those asked for are of it."""
+    ok = seen.main.outcome(OK)
+    lengths = {what: _length(ok, column) for what, column in LENGTHS.items() if what != "output tokens"}
+    return Work(_conditions(seen)["model"], lengths, seen.run.imported)
 
 
 def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
@@ -186,8 +196,8 @@ def _clock(ok: Selection) -> str:
     return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
 
 
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1f} on average"
+def _number(value: float) -> str:
+    return f"{value:.1f} on average"
 
 
 # -- sides -----------------------------------------------------------------------------------------------------------

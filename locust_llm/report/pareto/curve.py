@@ -1,14 +1,15 @@
 """Curve: the points of runs, tokens a second per GPU against tokens a second per user, and which of them are best."""
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Final
 
 import msgspec
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, RATE
-from locust_llm.report.analysis.baseline import MAX_LENGTH_DIFFERENCE
 from locust_llm.report.analysis.summary import Level, Row, Summary
+from locust_llm.report.results.work import Length, Work, other_work
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import ITL, PER_USER
 from locust_llm.slo.selectors import STAGES
@@ -55,6 +56,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: float | None
     output_tokens: float | None
     """Means over the requests."""
+
+    @property
+    def work(self) -> Work:
+        lengths = {"input tokens": self.input_tokens, "output tokens": self.output_tokens}
+        return Work(self.model, {what: None if mean is None else Length(mean) for what, mean in lengths.items()})
 
     def __str__(self) -> str:
         lengths = (self.input_tokens, self.output_tokens)
@@ -112,20 +118,14 @@ def at(curve: Curve, per_user: float) -> float | None:
 
 
 def apart(curves: Sequence[Curve]) -> str:
-    """In what curves differ that should be alike, one sentence; empty: in nothing that is known. Lengths by more than
-    MAX_LENGTH_DIFFERENCE."""
+    """In what curves differ that should be alike, one sentence; empty: in nothing that is known."""
     named = [(curve.name, workload) for curve in curves for workload in curve.workloads]
-    models = {workload.model for _, workload in named}
-    lengths = [(workload.input_tokens, workload.output_tokens) for _, workload in named]
-    far = any(
-        known and max(known) - min(known) > MAX_LENGTH_DIFFERENCE * min(known)
-        for known in ([n for n in side if n is not None] for side in zip(*lengths, strict=True))
-    )
-    what = ["models"] * (len(models) > 1) + ["lengths"] * far
+    pairs = combinations([workload.work for _, workload in named], 2)
+    what = dict.fromkeys(found.what for base, here in pairs for found in other_work(base, here))
     if not what:
         return ""
     each = dict.fromkeys(f"{name}: {workload}" for name, workload in named)
-    return f"These runs cannot be compared, as they have different {' and '.join(what)} ({'; '.join(each)})"
+    return f"These runs cannot be compared, as they differ in {' and '.join(what)} ({'; '.join(each)})"
 
 
 def of_level(

@@ -49,7 +49,7 @@ def read(document: Document) -> list[Figures]:
             output_tokens=_of(document, "output_sequence_length"),
             server_output_tokens=None if ours else number(at(document, "usage_completion_tokens", "avg")),
             asked_output_tokens=_asked(config),
-            client=text(at(ours, "client", "verdict")),
+            client=text(at(conditions, "client_verdict")),
         )
     ]
 

@@ -26,14 +26,10 @@ def number(value: object) -> float | None:
     """NaN stays NaN, so that it is named. A bool is no number."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value.replace(",", ""))
-        except ValueError:
-            return None
-    return None
+    try:
+        return float(value.replace(",", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):  # no number, or a whole one of hundreds of digits
+        return None
 
 
 def whole(value: object) -> int | None:

@@ -16,6 +16,13 @@ MAX_BYTES: Final = 2**31
 IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
 """Of a run folder, and of evalscope's."""
 
+OF_REQUESTS: Final = {
+    "profile_export.jsonl": IN_FOLDERS[0],
+    "benchmark_data.db": evalscope.SUMMARY,
+    "per_request_lifecycle_metrics.json": "stage_0_lifecycle_metrics.json",
+}
+"""Files of requests, and those beside them that have the figures."""
+
 
 class UnknownFormat(ValueError):
     """No tool that is known here wrote it, or it is cut. One sentence."""
@@ -27,6 +34,10 @@ def read(path: Path) -> list[Figures]:
         path = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
         if path.is_dir():
             raise UnknownFormat(f"it is a folder without {' and without '.join(IN_FOLDERS)}")
+    if beside := OF_REQUESTS.get(path.name):
+        raise UnknownFormat(
+            f"it has requests, no figures: take {beside} beside it, or the folder that import makes of it"
+        )
     if path.stat().st_size > MAX_BYTES:
         raise UnknownFormat(f"it is larger than {MAX_BYTES // 2**30} GiB")
     raw = path.read_bytes()

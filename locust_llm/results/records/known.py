@@ -9,23 +9,25 @@ import msgspec
 from locust_llm.results.formats import known as figures
 from locust_llm.results.formats.fields import at
 
-from . import aiperf, guidellm, inference_perf, vllm_bench
+from . import aiperf, evalscope, guidellm, inference_perf, vllm_bench
 from .imported import Imported, Unusable
 
 MAX_BYTES: Final = figures.MAX_BYTES
-NAMES: Final = (aiperf.FILE, inference_perf.FILE)
+NAMES: Final = (aiperf.FILE, evalscope.FILE, inference_perf.FILE)
 """Of files in the folder of a result."""
 ELSE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
-NOTHING: Final = f"it is a folder without {' or '.join(NAMES)}, or a JSON file with requests"
+NOTHING: Final = f"it is a folder without {', '.join(NAMES)}, or a JSON file with requests"
 MAX_FILES: Final = 50
 """Of a folder that are looked at."""
-KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf"
+KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf, evalscope"
 
 
 def read(path: Path) -> list[Imported]:
     """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one sentence."""
     if path.is_dir():
         return _of_folder(path)
+    if evalscope.is_one(path):
+        return _used(evalscope.read(path))
     if path.stat().st_size > MAX_BYTES:
         raise Unusable(f"it is larger than {MAX_BYTES // 2**30} GiB")
     raw = path.read_bytes()

@@ -6,19 +6,29 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 
+class Block:
+    """A full block whose text is known by its key."""
+
+    __slots__ = ("key", "users")
+
+    def __init__(self, key: int) -> None:
+        self.key, self.users = key, 1
+
+
 class Blocks:
     """vLLM's block pool (0.32, vllm/v1/core/block_pool.py). A block without a key is as good as any other, so those are
     only counted. A full one with a key can be found by others, stays so after its last user is gone, and is emptied, least
-    recently used first, when no block without a key is left: vLLM puts these at the front of its queue of free blocks.
-    Left out: a second copy of a block stays without a key; vLLM keeps both.
+    recently used first, when no block without a key is left: vLLM puts these at the front of its queue of free blocks. Of
+    two with the same key, computed side by side, the older is found until it is emptied.
     """
 
     def __init__(self, num_blocks: int, *, caching: bool = False) -> None:
         self.num_blocks = num_blocks
         self.caching = caching
         self._num_blank = num_blocks
-        self._users: dict[int, int] = {}  # by key
-        self._idle: OrderedDict[int, None] = OrderedDict()  # keys without a user: free, and still to be found
+        self._oldest: dict[int, Block] = {}  # by key
+        self._copies: dict[int, list[Block]] = {}  # the others with that key, the oldest first
+        self._idle: OrderedDict[Block, None] = OrderedDict()  # without a user: free, and still to be found
 
     @property
     def num_free(self) -> int:
@@ -28,38 +38,54 @@ class Blocks:
         """Blocks without a key; there must be that many free."""
         self._num_blank -= count
         while self._num_blank < 0:
-            self._idle.popitem(last=False)
+            self._forget(self._idle.popitem(last=False)[0])
             self._num_blank += 1
 
     def find(self, keys: Sequence[int]) -> tuple[int, int]:
         """How many of the first keys are there, and how many of these are free until they are shared."""
         found = idle = 0
+        get = self._oldest.get
         for key in keys:
-            if key in self._idle:
-                idle += 1
-            elif key not in self._users:
+            block = get(key)
+            if block is None:
                 break
             found += 1
+            if not block.users:
+                idle += 1
         return found, idle
 
-    def share(self, keys: Iterable[int]) -> None:
+    def share(self, keys: Iterable[int]) -> list[Block]:
         """One more user of each; they must be there."""
-        for key in keys:
-            self._idle.pop(key, None)
-            self._users[key] = self._users.get(key, 0) + 1
+        blocks = [self._oldest[key] for key in keys]
+        for block in blocks:
+            if not block.users:
+                del self._idle[block]
+            block.users += 1
+        return blocks
 
-    def name(self, key: int) -> bool:
-        """Give one of the taken blocks its key. False if there is such a block: then this one stays without."""
-        if key in self._users or key in self._idle:
-            return False
-        self._users[key] = 1
-        return True
+    def name(self, key: int) -> Block:
+        """Give one of the taken blocks its key."""
+        block = Block(key)
+        if self._oldest.setdefault(key, block) is not block:
+            self._copies.setdefault(key, []).append(block)
+        return block
 
-    def free(self, keys: list[int], num_blank: int) -> None:
-        """``keys`` in the order of the text: the last is emptied first, for who needs it needs those before it too."""
+    def free(self, blocks: list[Block], num_blank: int) -> None:
+        """``blocks`` in the order of the text: the last is emptied first, for who needs it needs those before it too."""
         self._num_blank += num_blank
-        for key in reversed(keys):
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key]
-                self._idle[key] = None
+        for block in reversed(blocks):
+            block.users -= 1
+            if not block.users:
+                self._idle[block] = None
+
+    def _forget(self, block: Block) -> None:
+        copies = self._copies.get(block.key)
+        if copies is None:
+            del self._oldest[block.key]
+            return
+        if self._oldest[block.key] is block:
+            self._oldest[block.key] = copies.pop(0)
+        else:
+            copies.remove(block)
+        if not copies:
+            del self._copies[block.key]

@@ -84,7 +84,7 @@ class BatchEngine:
         return blocks.find(block_keys)[0] if blocks.caching else 0
 
     def _begin_step(self) -> None:
-        batch = self._batch = self.scheduler.schedule(self._due)
+        batch = self._batch = self._choose()
         if not batch.prefills and not batch.num_decodes:
             self._idle = True
             return
@@ -104,6 +104,10 @@ class BatchEngine:
         self._due += took
         self.clock.call_at(self._due, self._end_step)
 
+    def _choose(self) -> Batch:
+        """The work of the step that begins."""
+        return self.scheduler.schedule(self._due)
+
     def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
         """For `parts`: what the round would take without the prompts, and each prompt alone. Who decodes is not touched."""
         if batch.num_decodes:
@@ -116,7 +120,14 @@ class BatchEngine:
 
     def _end_step(self) -> None:
         scheduler, due = self.scheduler, self._due
-        late = self.clock.time() - due
+        self._count_late()
+        in_round = self._in_round()
+        prefilled, finished = scheduler.postprocess(self._batch, due)
+        self._begin_step()
+        self._give_out(due, in_round, prefilled, finished)
+
+    def _count_late(self) -> None:
+        late = self.clock.time() - self._due
         self.num_steps += 1
         self.late_s.append(late)
         if late > self.max_late_s:
@@ -124,15 +135,22 @@ class BatchEngine:
         if late > MAX_LATE_S:
             self._due += late - MAX_LATE_S
             self.lost_s += late - MAX_LATE_S
-        in_round = list(scheduler.decoding.sequences) if self._each and scheduler.decoding.in_round else ()
-        prefilled, finished = scheduler.postprocess(self._batch, due)
-        self._begin_step()
+
+    def _in_round(self) -> list[Sequence]:
+        """Who gets a token of the round, if each token is asked for."""
+        decoding = self.scheduler.decoding
+        return list(decoding.sequences) if self._each and decoding.in_round else []
+
+    def _give_out(
+        self, at: float, in_round: list[Sequence], prefilled: list[Sequence], finished: list[Sequence]
+    ) -> None:
+        """The tokens of the step that ended at that time."""
         for sequence in in_round:
             if on_token := self._each.get(sequence):
                 on_token()
         for sequence in prefilled:
             on_token = self._each.get(sequence)
-            if not on_token and sequence.num_output_tokens == 1 < sequence.max_tokens:
+            if not on_token and sequence.first_at == at and sequence.max_tokens > 1:
                 on_token = self._ends.get(sequence)
             if on_token:
                 on_token()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
-from .scheduler import Batch, Policy, Scheduler
+from .llamacpp import LlamaCpp
+from .scheduler import Batch, Policy, Scheduler, Stateful
 from .sequence import Sequence, num_blocks_for
+from .sglang import SGLang, SGLangMixed
 
 
 def static(scheduler: Scheduler) -> Batch:
@@ -18,7 +21,7 @@ def static(scheduler: Scheduler) -> Batch:
         return batch
     config, blocks = scheduler.config, scheduler.blocks
     budget, room = config.max_num_batched_tokens, blocks.num_free
-    while scheduler.waiting and len(scheduler.running) < config.max_num_seqs:
+    while scheduler.waiting and len(scheduler.running) < scheduler.most_running:
         sequence = scheduler.waiting[0]
         found, _, num_left = scheduler.look_up(sequence)
         room -= num_blocks_for(sequence.num_prompt_tokens + sequence.max_tokens)  # to its end: nobody is preempted
@@ -33,7 +36,7 @@ def prefill_first(scheduler: Scheduler) -> Batch:
     """vLLM V0 (0.8, vllm/core/scheduler.py, `_schedule_default`): who waits has a step of its own, whole prompts, first
     come, first served; who decodes pauses until nobody waits or no one more fits. Left out: swapping."""
     batch = Batch()
-    admit_waiting(scheduler, batch, scheduler.config.max_num_batched_tokens, whole=True)
+    admit_waiting(scheduler, batch, scheduler.config.max_num_batched_tokens, sys.maxsize, whole=True)
     if not batch.prefills:
         scheduler.serve_running(batch, scheduler.config.max_num_batched_tokens, longest=1)
     return batch
@@ -41,37 +44,47 @@ def prefill_first(scheduler: Scheduler) -> Batch:
 
 def mixed(scheduler: Scheduler) -> Batch:
     """Prefill-first with one token for all who decode in the same step: TGI, and vLLM V1 with --no-enable-chunked-prefill
-    (0.32, vllm/v1/core/sched/scheduler.py, `schedule`: a prompt longer than what is left of the budget ends the step)."""
+    (0.32, vllm/v1/core/sched/scheduler.py, `schedule`: a prompt longer than what is left of the budget ends the step). A
+    long_prefill_token_threshold cuts prompts all the same, as it does there."""
     batch = Batch()
     budget = scheduler.config.max_num_batched_tokens
-    budget, preempted = scheduler.serve_running(batch, budget, longest=budget)
+    budget, preempted = scheduler.serve_running(batch, budget, longest := longest_part(scheduler))
     if not preempted:
-        admit_waiting(scheduler, batch, budget, whole=True)
+        admit_waiting(scheduler, batch, budget, longest, whole=True)
     return batch
 
 
 def chunked(scheduler: Scheduler) -> Batch:
     """vLLM V1 (0.32, vllm/v1/core/sched/scheduler.py, `schedule`): one token budget, first for what runs, in its order,
     then for who waits, first come, first served. Left out: speculation, LoRA, asynchronous scheduling."""
-    batch, config = Batch(), scheduler.config
-    budget = longest = config.max_num_batched_tokens
-    if config.long_prefill_token_threshold and len(scheduler.running) + len(scheduler.waiting) > 1:
-        longest = config.long_prefill_token_threshold
-    budget, preempted = scheduler.serve_running(batch, budget, longest)
+    batch, longest = Batch(), longest_part(scheduler)
+    budget, preempted = scheduler.serve_running(batch, scheduler.config.max_num_batched_tokens, longest)
     if not preempted:
         admit_waiting(scheduler, batch, budget, longest)
     return batch
 
 
-def admit_waiting(scheduler: Scheduler, batch: Batch, budget: int, longest: int = 0, *, whole: bool = False) -> None:
-    """First come, first served, in chunks of up to ``longest`` tokens or ``whole``, as far as the budget reaches. There
-    must be blocks for the whole of each, though a chunk takes only its own (vLLM's scheduler_reserve_full_isl)."""
-    waiting, most = scheduler.waiting, scheduler.config.max_num_seqs
+def longest_part(scheduler: Scheduler) -> int:
+    """Most tokens of one prompt in a step: the threshold, where a sequence is not the only one, and if adaptive at least its
+    share of the budget. Without a threshold more than any prompt has."""
+    config, count = scheduler.config, len(scheduler.running) + len(scheduler.waiting)
+    threshold = config.long_prefill_token_threshold
+    if not threshold or count <= 1:
+        return sys.maxsize
+    return max(threshold, config.max_num_batched_tokens // count * config.long_prefill_token_threshold_adaptive)
+
+
+def admit_waiting(scheduler: Scheduler, batch: Batch, budget: int, longest: int, *, whole: bool = False) -> None:
+    """First come, first served, in chunks of up to ``longest`` tokens, as far as the budget reaches; ``whole``: none that is
+    cut by the budget. There must be blocks for the whole of each, though a chunk takes only its own (vLLM's
+    scheduler_reserve_full_isl)."""
+    waiting, most = scheduler.waiting, scheduler.most_running
     while waiting and budget > 0 and len(scheduler.running) < most:
         found, num_blocks, num_left = scheduler.look_up(waiting[0])
-        if num_blocks > scheduler.blocks.num_free or (whole and num_left > budget):
+        num_new_tokens = min(num_left, longest)
+        if not scheduler.fits(num_blocks) or (whole and num_new_tokens > budget):
             break
-        num_new_tokens = num_left if whole else min(num_left, longest, budget)
+        num_new_tokens = min(num_new_tokens, budget)
         scheduler.admit(batch, waiting.popleft(), found, num_new_tokens)
         budget -= num_new_tokens
 
@@ -92,13 +105,13 @@ def partial_prefills(scheduler: Scheduler) -> Batch:
     budget, preempted = scheduler.serve_running(batch, budget, longest)
     passed_over: list[Sequence] = []
     waiting, running = scheduler.waiting, scheduler.running
-    while waiting and budget > 0 and len(running) < config.max_num_seqs and not preempted:
+    while waiting and budget > 0 and len(running) < scheduler.most_running and not preempted:
         sequence = waiting.popleft()
         if is_long(sequence) and num_long >= config.max_long_partial_prefills:
             passed_over.append(sequence)
             continue
         found, num_blocks, num_left = scheduler.look_up(sequence)
-        if num_blocks > scheduler.blocks.num_free:
+        if not scheduler.fits(num_blocks):
             waiting.appendleft(sequence)
             break
         num_long += is_long(sequence)
@@ -125,12 +138,15 @@ def _num_slots(scheduler: Scheduler, num_long: int) -> int:
     return max(1, min(slots, most))
 
 
-POLICIES: Final[dict[str, Policy]] = {
+POLICIES: Final[dict[str, Policy | type[Stateful]]] = {
     "static": static,
     "prefill-first": prefill_first,
     "mixed": mixed,
     "chunked": chunked,
     "partial-prefills": partial_prefills,
+    "sglang": SGLang,
+    "sglang-mixed": SGLangMixed,
+    "llama.cpp": LlamaCpp,
 }
 WHOLE_PROMPTS: Final = ("static", "prefill-first", "mixed")
 """Policies that compute a prompt in one step, so that the budget must hold the longest one."""

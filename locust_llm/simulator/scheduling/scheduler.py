@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -14,7 +16,8 @@ from .waiting import Fair, Priority, Waiting, queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM."""
+    """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share of the blocks that must be
+    left free when a sequence is admitted beside others."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -22,6 +25,9 @@ class Config:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = False
     long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    max_num_active_seqs: int | None = None
+    watermark: float = 0.0
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1
 
@@ -38,14 +44,35 @@ class Batch:
 Policy = Callable[["Scheduler"], Batch]
 
 
+class Stateful(ABC):
+    """A policy that remembers something from step to step: each scheduler has its own."""
+
+    @abstractmethod
+    def __call__(self, scheduler: Scheduler) -> Batch: ...
+
+
 class Scheduler:
     """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
-    decoding."""
+    decoding.
 
-    def __init__(self, config: Config, policy: Policy, *, waiting: Waiting | None = None, record: bool = False) -> None:
+    With ``ahead`` a step is chosen while the one before runs (vLLM 0.32, vllm/v1/core/sched/async_scheduler.py):
+    `postprocess` is called when that one begins, as how it ends is known but for the tokens, and `release` when it has
+    ended. Until then those that got their last token keep their place and their blocks. A block that an answer fills can be
+    found a step later.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy | type[Stateful],
+        *,
+        waiting: Waiting | None = None,
+        record: bool = False,
+    ) -> None:
         self.config = config
-        self.policy = policy
+        self.policy: Policy = policy() if isinstance(policy, type) else policy
         self.waiting: Waiting = queue() if waiting is None else waiting
+        self.ahead = False  # for `chunked` and `mixed`
         self._fair = waiting if isinstance(waiting, Fair) else None
         self.now = 0.0  # when the step begins for which `schedule` was called
         self.running: dict[Sequence, None] = {}  # ordered sets, these two
@@ -54,6 +81,10 @@ class Scheduler:
         if self._fair is not None:
             self._fair.decoding = self.decoding
         self.blocks = Blocks(config.kv_tokens // BLOCK_SIZE, caching=config.enable_prefix_caching)
+        self.most_running = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
+        self._watermark = int(
+            config.watermark * (self.blocks.num_blocks + 1)
+        )  # vLLM counts a block that nobody may use
         self.num_preemptions = 0
         self._num_admitted = 0
         self.num_cache_queries = self.num_cache_hits = 0  # in tokens
@@ -73,7 +104,12 @@ class Scheduler:
     def schedule(self, at: float = 0.0) -> Batch:
         """Choose the work of the step that begins at that time. There is none only when there is no sequence at all."""
         self.now = at
-        return self.policy(self)
+        while True:
+            num_preemptions = self.num_preemptions
+            batch = self.policy(self)
+            if batch.prefills or batch.num_decodes or self.num_preemptions == num_preemptions or self.ahead:
+                return batch
+            # All it did was to preempt, which takes no time.
 
     def postprocess(self, batch: Batch, at: float) -> tuple[list[Sequence], list[Sequence]]:
         """The step is over: who computed the last of its prompt and so got a token, and who got its last token. The
@@ -104,8 +140,18 @@ class Scheduler:
             finished.sort(key=_order)
         for sequence in finished:
             sequence.last_at = at
-            self.finish(sequence)
+            if not self.ahead:
+                self.finish(sequence)
+            elif sequence.decoding:
+                self._leave_decoding(sequence)
         return prefilled, finished
+
+    def release(self, finished: Series[Sequence]) -> None:
+        """With ``ahead``: the step is over in which they got their last token."""
+        for sequence in finished:
+            if sequence.status is Status.RUNNING:  # else it was aborted or preempted meanwhile
+                self._name_blocks(sequence, sequence.computed_then)
+            self.finish(sequence)
 
     def _got_token(self, sequence: Sequence, at: float) -> None:
         """The one at the end of its prompt: the first, or after a preemption the next."""
@@ -127,14 +173,13 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
 
-    def preempt(self) -> Sequence:
-        """The last running sequence, by priority the last in that order, gives up its blocks and all it has computed, and
-        waits again, before others."""
-        if isinstance(self.waiting, Priority):
-            sequence = max(self.running, key=Priority.key)
-            del self.running[sequence]
-        else:
-            sequence, _ = self.running.popitem()
+    def preempt(self, sequence: Sequence | None = None) -> Sequence:
+        """A running sequence, if none is named the last, by priority the last in that order, gives up its blocks and all it
+        has computed, and waits again, before others."""
+        if sequence is None:
+            by_priority = isinstance(self.waiting, Priority)
+            sequence = max(self.running, key=Priority.key) if by_priority else next(reversed(self.running))
+        del self.running[sequence]
         if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
             sequence.preemption_s -= self.now
         self._stop(sequence)
@@ -154,64 +199,88 @@ class Scheduler:
         vLLM goes through running in its order. The sums give the same: nobody ever wants more than in the step in which
         the next one was admitted, so the budget can run out for the last alone.
         """
-        budget -= len(self.decoding.sequences)
+        left = budget - len(self.decoding.sequences)
         blocks = self.decoding.num_new_blocks
         work: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
-            num_new_tokens = min(self.num_left(sequence), longest, budget)
+            num_new_tokens = min(self.num_left(sequence), longest, left)
             if num_new_tokens > 0:
                 work.append((sequence, num_new_tokens))
-                budget -= num_new_tokens
-                blocks += num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
+                left -= num_new_tokens
+                blocks += self.num_blocks_of(sequence, num_new_tokens)
         if blocks > self.blocks.num_free:
-            self._serve_with_preemption(batch, dict(work))
+            self._serve_with_preemption(batch, budget, longest)
             return 0, True
-        self.decode_all(batch)
-        for sequence, num_new_tokens in work:
-            self.compute(batch, sequence, num_new_tokens)
-        return budget, False
+        self.decode_all(batch, work)
+        return left, False
 
-    def _serve_with_preemption(self, batch: Batch, work: dict[Sequence, int]) -> None:
+    def _serve_with_preemption(self, batch: Batch, budget: int, longest: int) -> None:
         """The blocks do not reach for everyone: one by one, the last in the order giving way to the first. By priority one
-        that had its turn in this step may have to give way. Left out: vLLM gives its tokens to others, and one that gives
-        way to itself costs those behind it their turn."""
-        taken: dict[Sequence, int] = {}  # blocks for the round
+        that had its turn in this step may have to give way, which leaves its tokens to others, and one that gives way to
+        itself costs those behind it their turn, as in vLLM."""
+        served: dict[Sequence, int] = {}  # who decodes, and the blocks it took
         for sequence in list(self.running):
-            if sequence not in self.running:
+            if sequence not in self.running or sequence.num_output_tokens == sequence.max_tokens:
                 continue
             decodes = sequence.decoding is not None
-            num_new_tokens = 1 if decodes else work.get(sequence, 0)
+            num_new_tokens = min(1 if decodes else self.num_left(sequence), longest, budget)
+            if not num_new_tokens:
+                break
             num_new_blocks = num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
             while num_new_blocks > self.blocks.num_free and sequence.status is Status.RUNNING:
                 gone = self.preempt()
-                batch.prefills.pop(gone, None)
-                self.blocks.free([], taken.pop(gone, 0))
+                budget += batch.prefills.pop(gone, int(gone in served))
+                self.blocks.free([], served.pop(gone, 0))
             if sequence.status is not Status.RUNNING:
-                continue
+                break
+            budget -= num_new_tokens
             if decodes:
                 self.blocks.take(num_new_blocks)
-                taken[sequence] = num_new_blocks
-            elif num_new_tokens:
+                served[sequence] = num_new_blocks
+                self._name_blocks(sequence, sequence.num_tokens - self.ahead)
+            else:
                 self.compute(batch, sequence, num_new_tokens)
+        for sequence in [sequence for sequence in self.decoding.sequences if sequence not in served]:
+            self._lose_turn(sequence)
         self._begin_round(batch)
 
-    def decode_all(self, batch: Batch) -> None:
-        """A token for everyone who decodes; the blocks must be there."""
-        self.blocks.take(self.decoding.num_new_blocks)
+    def _lose_turn(self, sequence: Sequence) -> None:
+        """Who decodes, but not in this step: it has a single token to compute, like the end of a prompt."""
+        sequence.preemption_s -= self.now
+        self._leave_decoding(sequence)
+        self.prefilling[sequence] = None
+        self.prefilling = dict.fromkeys(sorted(self.prefilling, key=_order))
+
+    def decode_all(self, batch: Batch, work: Series[tuple[Sequence, int]] = ()) -> None:
+        """A token for everyone who decodes, and ``work`` for who prefills; the blocks must be there."""
+        decoding = self.decoding
+        self.blocks.take(decoding.num_new_blocks)
+        filling: list[Sequence] = []
+        if self.blocks.caching:
+            full = decoding.beginning if self.ahead else decoding.filling
+            filling = [each for each in full if len(each.named_blocks) < len(each.block_keys)]
+            filling.sort(key=_order, reverse=True)
+        for sequence, num_new_tokens in work:
+            while filling and filling[-1].order < sequence.order:  # of equal blocks the first in the order is the older
+                self._name_blocks(filling[-1], filling.pop().num_tokens - self.ahead)
+            self.compute(batch, sequence, num_new_tokens)
+        while filling:
+            self._name_blocks(filling[-1], filling.pop().num_tokens - self.ahead)
         self._begin_round(batch)
 
     def _begin_round(self, batch: Batch) -> None:
         decoding = self.decoding
         if decoding.sequences:
             batch.num_decodes, batch.num_context_tokens = len(decoding.sequences), decoding.num_context_tokens
-            if self.blocks.caching:
-                for sequence in sorted(decoding.filling, key=_order):
-                    self._name_blocks(sequence, sequence.num_tokens)
             decoding.in_round = True
 
     def num_left(self, sequence: Sequence) -> int:
         """Tokens that a sequence, not decoding, has to compute."""
         return sequence.num_prompt_tokens + sequence.output_then - sequence.computed_then
+
+    def num_blocks_of(self, sequence: Sequence, num_new_tokens: int) -> int:
+        """Blocks that a sequence, not decoding, needs besides its own for so many tokens."""
+        return num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
 
     def look_up(self, sequence: Sequence) -> tuple[int, int, int]:
         """For a waiting sequence: how many of its blocks the prefix cache has, at least one token always being left to
@@ -223,12 +292,15 @@ class Scheduler:
         num_computed = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
         return found, num_blocks_for(num_tokens) - found + idle, num_tokens - num_computed
 
+    def fits(self, num_blocks: int) -> bool:
+        """Whether a waiting sequence that needs so many may be admitted."""
+        return num_blocks + (self._watermark if self.running else 0) <= self.blocks.num_free
+
     def admit(self, batch: Batch, sequence: Sequence, found: int, num_new_tokens: int) -> None:
         """A sequence that was taken from waiting runs, last in the order. `look_up` gave ``found``."""
         if self.blocks.caching:
-            sequence.held_keys = list(sequence.block_keys[:found])
-            self.blocks.share(sequence.held_keys)
-            sequence.num_named_blocks = sequence.blocks_then = found
+            sequence.named_blocks = self.blocks.share(sequence.block_keys[:found])
+            sequence.blocks_then = found
             self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
             self.num_cache_hits += found * BLOCK_SIZE
         if self._fair is not None and not sequence.num_preemptions:
@@ -249,26 +321,27 @@ class Scheduler:
         num_blocks = num_blocks_for(num_tokens)
         self.blocks.take(num_blocks - sequence.blocks_then)
         sequence.blocks_then = num_blocks
-        if self.blocks.caching:
-            self._name_blocks(sequence, num_tokens)
+        self._name_blocks(sequence, num_tokens)
 
     def _name_blocks(self, sequence: Sequence, num_tokens: int) -> None:
-        full = min(num_tokens // BLOCK_SIZE, len(sequence.block_keys))
-        for key in sequence.block_keys[sequence.num_named_blocks : full]:
-            if self.blocks.name(key):
-                sequence.held_keys.append(key)
-        sequence.num_named_blocks = max(full, sequence.num_named_blocks)
+        named = sequence.named_blocks
+        if self.blocks.caching:
+            for key in sequence.block_keys[len(named) : num_tokens // BLOCK_SIZE]:
+                named.append(self.blocks.name(key))
+
+    def _leave_decoding(self, sequence: Sequence) -> None:
+        if self._fair is not None:
+            self._fair.left(sequence)
+        self.decoding.leave(sequence)
 
     def _stop(self, sequence: Sequence) -> None:
         """It runs no more: its blocks are free."""
         if sequence.decoding:
-            if self._fair is not None:
-                self._fair.left(sequence)
-            self.decoding.leave(sequence)
+            self._leave_decoding(sequence)
         self.prefilling.pop(sequence, None)
-        self.blocks.free(sequence.held_keys, sequence.blocks_then - len(sequence.held_keys))
-        sequence.held_keys = []
-        sequence.num_named_blocks = sequence.blocks_then = 0
+        self.blocks.free(sequence.named_blocks, sequence.blocks_then - len(sequence.named_blocks))
+        sequence.named_blocks = []
+        sequence.blocks_then = 0
 
 
 _order = attrgetter("order")

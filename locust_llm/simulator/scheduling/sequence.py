@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
 from typing import NamedTuple
 
+from .blocks import Block
 from .cost import BLOCK_SIZE
 
 
@@ -55,8 +56,7 @@ class Sequence:
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
     num_preemptions: int = 0
     order: int = 0  # of its last admission
-    held_keys: list[int] = field(default_factory=list)  # of block_keys: blocks it shares, or gave a name
-    num_named_blocks: int = 0  # of its blocks, those whose names were looked at
+    named_blocks: list[Block] = field(default_factory=list)  # the first of its blocks, with the first of block_keys
     decoding: Decoding | None = None
     joined: int = 0  # the decoding set's round when it joined
     runs: list[Run] = field(default_factory=list)
@@ -121,10 +121,15 @@ class Decoding:
     @property
     def num_new_blocks(self) -> int:
         """How many begin a block in the next round."""
-        return len(self._beginning[self.rounds % BLOCK_SIZE])
+        return len(self.beginning)
 
     @property
-    def filling(self) -> Iterable[Sequence]:
+    def beginning(self) -> Collection[Sequence]:
+        """Those that begin a block in the next round."""
+        return self._beginning[self.rounds % BLOCK_SIZE]
+
+    @property
+    def filling(self) -> Collection[Sequence]:
         """Those whose block will be full after the next round."""
         return self._beginning[(self.rounds + 1) % BLOCK_SIZE]
 

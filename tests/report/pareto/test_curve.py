@@ -82,10 +82,10 @@ def test_curves_of_different_models_or_lengths_say_so() -> None:
     one, near, far = (Workload(model="m", input_tokens=n, output_tokens=50.0) for n in (100.0, 102.0, 103.0))
     a, b, c = (replace(CURVE, name=name, workloads=(w,)) for name, w in (("a", one), ("b", near), ("c", far)))
     assert apart([a, b]) == apart([a]) == apart([CURVE]) == ""
-    why = "These runs cannot be compared, as they have different lengths (a: m, 100 / 50 tokens; c: m, 103 / 50 tokens)"
+    why = "These runs cannot be compared, as they differ in input tokens (a: m, 100 / 50 tokens; c: m, 103 / 50 tokens)"
     assert apart([a, c]) == why
     other = replace(a, name="d", workloads=(replace(one, model="n"),))
-    assert apart([a, other]).startswith("These runs cannot be compared, as they have different models (a: m")
+    assert apart([a, other]).startswith("These runs cannot be compared, as they differ in model (a: m")
     svg = drawing([replace(a, simulated=True), c], 50.0)
     assert why[:80] in svg
     assert "SIMULATED" in svg

@@ -1,0 +1,58 @@
+"""Work: what a load asks of a server, and whether two loads ask for the same. The one rule of all comparisons: a difference
+between loads of other work says nothing about the servers, so none is given."""
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from locust_llm.core.text import brief
+
+MAX_LENGTH_DIFFERENCE: Final = 0.02
+"""Share of the shorter mean length; what differs by more, and by more than chance, is other work."""
+BETWEEN_TOOLS: Final = 0.05
+"""The same where two load testers counted: their tokenizers differ, and not all count the chat template."""
+
+
+class Length(NamedTuple):
+    """In tokens, over the requests."""
+
+    mean: float
+    error: float = 0.0
+    """Standard error of the mean; 0 where it is not known."""
+
+
+class Work(NamedTuple):
+    model: str
+    """Empty: not known."""
+    lengths: Mapping[str, Length | None]
+    """By name, those that the load asks for; None: not known."""
+    counted_by: str = ""
+    """The load tester; empty: ours."""
+
+
+class Other(NamedTuple):
+    """In what two loads differ."""
+
+    what: str
+    base: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.here} for {self.base}"
+
+
+def apart(base: Length, here: Length, most: float = MAX_LENGTH_DIFFERENCE) -> bool:
+    """Whether two lengths differ by more than ``most``, a share, and by more than chance: twice the standard error."""
+    off = abs(here.mean - base.mean)
+    return off > most * min(base.mean, here.mean) and off > 2 * math.hypot(base.error, here.error)
+
+
+def other_work(base: Work, here: Work) -> list[Other]:
+    """In what the work of both differs; empty: they had the same to do. What one of them does not say is no reason."""
+    most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
+    found = [Other("model", base.model, here.model)] if base.model and here.model and base.model != here.model else []
+    for what, a in base.lengths.items():
+        b = here.lengths.get(what)
+        if a is not None and b is not None and apart(a, b, most):
+            found.append(Other(what, f"{brief(a.mean)} on average", brief(b.mean)))
+    return found

@@ -1,0 +1,141 @@
+"""evalscope perf: ``benchmark_data.db``, a SQLite file with a row for each request, times in seconds on the clock of a
+process; its load stands in ``benchmark_args.json`` beside it, what it counted in ``benchmark_summary.json``.
+
+The answers in it are pickles, which may run code when they are read: they are left alone.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.core.record import Record
+from locust_llm.results.formats.evalscope import SUMMARY
+from locust_llm.results.formats.fields import Document, at, number, text, whole
+
+from .imported import NO_DATE, Imported, Unusable, chunks, ends, finite, lacking, outcome, record, seconds, tokens
+
+FILE: Final = "benchmark_data.db"
+ARGUMENTS: Final = "benchmark_args.json"
+HEAD: Final = b"SQLite format 3\0"
+TABLE: Final = "result"
+NEEDED: Final = ("start_time", "completed_time", "success", "latency", "first_chunk_latency")
+MORE: Final = ("request", "inter_token_latencies", "prompt_tokens", "completion_tokens", "request_id", "is_stream")
+"""Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id`` and no ``is_stream``."""
+NO_WORDS: Final = "why requests failed"
+MAX_ROWS: Final = 10**6
+
+
+def is_one(path: Path) -> bool:
+    """By its name, or its first bytes. Raises OSError."""
+    with path.open("rb") as file:
+        return path.name == FILE or file.read(len(HEAD)) == HEAD
+
+
+def read(path: Path) -> list[Imported]:
+    """Raises OSError; Unusable where it is damaged, or of another program."""
+    if not path.stat().st_size:
+        raise Unusable("it is empty: evalscope was stopped before its first request, or the file is cut")
+    found, unread = list[Record](), list[str]()
+    rows = [*_rows(path)]
+    if len(rows) > MAX_ROWS:
+        raise Unusable(f"it has more than {MAX_ROWS:,} requests")
+    stamps = (number(row[name]) for row in rows for name in ("start_time", "completed_time"))
+    base_s = path.stat().st_mtime - max((s for s in stamps if s is not None and abs(s) < 1e11), default=0.0)
+    for place, row in enumerate(rows, 1):
+        try:
+            found.append(_record(row, place, base_s))
+        except Unusable as error:
+            unread.append(f"request {place}: {error}")
+    arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
+    users, rate = whole(at(arguments, "parallel")), number(at(arguments, "rate"))
+    open_loop = at(arguments, "open_loop") is True and rate is not None and rate > 0
+    return [
+        Imported(
+            tool="evalscope",
+            model=text(at(arguments, "model")) or next(filter(None, (one.model for one in found)), ""),
+            records=tuple(found),
+            users=None if open_loop else users,
+            rate_per_s=rate if open_loop else None,
+            arrivals="poisson" if open_loop else "",
+            asked=whole(at(summary, "Total Requests")),
+            unread=tuple(unread),
+            lacks=lacking(found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])),
+        )
+    ]
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, object]]:
+    """In the order in which they began. The file is only read: of one that is being written the last rows are missing."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            columns = {str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")}
+            if not columns:
+                raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
+            if missing := [name for name in NEEDED if name not in columns]:
+                raise Unusable(
+                    f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known versions"
+                )
+            chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
+            for row in database.execute(f"SELECT {chosen} FROM {TABLE} ORDER BY start_time LIMIT {MAX_ROWS + 1}"):
+                yield dict(row)
+    except sqlite3.Error as error:
+        raise Unusable(f"SQLite cannot read it ({error})") from None
+
+
+def _beside(path: Path) -> Document:
+    """Empty where there is none that can be read."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+class _Body(msgspec.Struct):
+    """Of a request."""
+
+    model: str = ""
+    stream_options: dict[str, Any] = {}
+
+
+def _body(row: Mapping[str, object]) -> _Body:
+    try:
+        return msgspec.json.decode(str(row["request"]), type=_Body)
+    except (ValueError, RecursionError):  # older versions kept a pickle
+        return _Body()
+
+
+def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
+    sent_s, closed_s = finite(row["start_time"], "start time"), finite(row["completed_time"], "end")
+    body = _body(row)
+    fields: dict[str, Any] = {
+        "id": text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
+        "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
+    }  # fmt: skip
+    if row["success"] != 1:
+        return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
+    counted = bool(body.stream_options.get("include_usage")) or row["is_stream"] == 0
+    fields |= tokens(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
+    stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
+    return record(**fields, stamps=stamps, whole=complete)
+
+
+def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
+    """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
+    first, latency = seconds(row["first_chunk_latency"], "TTFT"), seconds(row["latency"], "latency")
+    try:
+        gaps = json.loads(str(row["inter_token_latencies"]))
+    except (ValueError, RecursionError):
+        gaps = None
+    if not isinstance(gaps, list):
+        return ends(first, latency)
+    known = [gap for gap in map(number, gaps) if gap is not None and gap >= 0]
+    last = first + sum(known) if len(known) == len(gaps) else latency
+    return chunks(first, gaps, min(last, latency))

@@ -1,0 +1,50 @@
+"""Asynchronous scheduling: the next step is chosen while this one runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .engine import BatchEngine
+from .scheduler import Batch, Scheduler
+from .sequence import Sequence
+
+
+class AsyncEngine(BatchEngine):
+    """vLLM with --async-scheduling (0.32, vllm/v1/engine/core.py, `step_with_batch_queue`). When a step begins the one after
+    it is chosen, so who arrives then waits for two steps, and who has its last token leaves its place a step later. Left
+    out: that a step takes less, as nothing waits for the choice; the fitted cost has it or not.
+    """
+
+    def __init__(self, scheduler: Scheduler, *more: Any, **options: Any) -> None:
+        super().__init__(scheduler, *more, **options)
+        scheduler.ahead = True
+        self._ahead: Batch | None = None
+        self._coming: tuple[list[Sequence], list[Sequence], list[Sequence]] = (
+            [],
+            [],
+            [],
+        )  # in round, prefilled, finished
+
+    def _choose(self) -> Batch:
+        batch, self._ahead = self._ahead, None
+        while batch is None or not (batch.prefills or batch.num_decodes):
+            num_preemptions = self.scheduler.num_preemptions
+            batch = self.scheduler.schedule(self._due)
+            if self.scheduler.num_preemptions == num_preemptions:
+                break
+        return batch
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        if self._idle:
+            return
+        in_round = self._in_round()
+        self._coming = (in_round, *self.scheduler.postprocess(self._batch, self._due))
+        self._ahead = self.scheduler.schedule(self._due)
+
+    def _end_step(self) -> None:
+        due, coming = self._due, self._coming
+        self._count_late()
+        self.scheduler.release(coming[2])
+        self._begin_step()
+        self._give_out(due, *coming)

@@ -1,0 +1,76 @@
+"""A twin of a published table, as a check out of sample: ``make published``. Prints Markdown, asserts nothing.
+
+Costs are fitted to the means of some rows below saturation; the others, and where the server saturates, are what the twin
+says. The settings are those that were published with the table (calibration.py): a table shows no scheduler.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Final
+
+from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, SECONDS, Point
+from tabulate import tabulate
+
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.twin.cost_fit import fit_cost
+from locust_llm.twin.model import Cost, Model, Settings
+from locust_llm.twin.seen import Seen, Stage
+
+MOST: Final = 600
+"""Requests of a row that are replayed for the fit: its means are all that there is."""
+
+
+def stage(point: Point) -> Stage:
+    """Requests that all have the means of a row."""
+    ttft_s, gap_s = point.ttft_ms / 1e3, point.tpot_ms / 1e3
+    count = min(MOST, round(SECONDS * point.rate_per_s))
+    prompt = PROMPT_TOKENS - point.cached_prompt_tokens
+    seen = (
+        Seen(
+            at, (at + ttft_s, *(at + ttft_s + gap_s * (i + 1) for i in range(OUTPUT_TOKENS - 1))), prompt, OUTPUT_TOKENS
+        )
+        for at in (number / point.rate_per_s for number in range(count))
+    )
+    return Stage(users=0, rate=point.rate_per_s, requests=tuple(seen))
+
+
+def said(model: Model, point: Point) -> tuple[float, float, float]:
+    """TTFT and TPOT in ms, requests a second, as the table was measured."""
+    clock = VirtualClock()
+    load = Virtual(clock, model.engine(clock), most_open=MOST_OPEN)
+    request = Request(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
+    load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
+    rows = load.run()
+    done = len(rows) / max(row.done_at for row in rows)
+    return fmean(row.ttft_s for row in rows) * 1e3, fmean(row.itl_s for row in rows) * 1e3, done
+
+
+def table(points: Sequence[Point], fitted: Sequence[int]) -> Iterator[list[str]]:
+    policy = "chunked" if points[0].policy == "v1" else "prefill-first"
+    begin = Model(
+        settings=Settings(policy=policy, max_num_batched_tokens=8192, max_num_seqs=points[0].max_num_seqs),
+        cost=Cost(fixed_s=0.007, token_s=3e-5),
+    )
+    model = fit_cost(begin, [], [stage(points[number]) for number in fitted]).model
+    for number, point in enumerate(points):
+        ttft_ms, tpot_ms, done = said(model, point)
+        true = (point.ttft_ms, point.tpot_ms, point.completed_per_s)
+        pairs = zip((ttft_ms, tpot_ms, done), true, strict=True)
+        cells = (f"{one:,.1f} / {other:,.1f} ({one / other - 1:+.0%})" for one, other in pairs)
+        yield [f"{point.rate_per_s:g}", "fitted" if number in fitted else "", *cells]
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    head = ["requests/s", "", "TTFT, ms: said / measured", "TPOT, ms", "completed/s"]
+    for policy, cached in (("v1", 0), ("v1", 128), ("v0", 0)):
+        points = [one for one in H100_LLAMA_8B if (one.policy, one.cached_prompt_tokens) == (policy, cached)]
+        below = [number for number, one in enumerate(points) if not one.saturated]
+        used = below[::2] if len(below) > 2 else below
+        print(f"## {policy}, {cached} tokens cached\n\n{tabulate(table(points, used), head, tablefmt='github')}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""llama.cpp's policy with a pencil."""
+
+from support.stepping import added, make, step
+
+from locust_llm.simulator.scheduling.sequence import Sequence
+
+
+def test_a_token_for_each_that_generates_then_prompts_until_the_batch_is_full():
+    s = make("llama.cpp", budget=10, seqs=2)
+    a, b, c = added(s, Sequence(4, 2), Sequence(12, 9), Sequence(20, 1))
+    assert step(s) == ({a: 4, b: 6}, {a})
+    assert step(s) == ({a: 1, b: 6}, {a, b})
+    assert step(s) == ({b: 1, c: 9}, {b})
+
+
+def test_an_earlier_slot_goes_before_a_prompt_that_is_under_way():
+    s = make("llama.cpp", budget=10, seqs=2)
+    a, b = added(s, Sequence(2, 1), Sequence(30, 1))
+    assert step(s) == ({a: 2, b: 8}, {a})
+    (c,) = added(s, Sequence(5, 1))  # in the slot of a
+    assert step(s) == ({c: 5, b: 5}, {c})
+
+
+def test_who_came_first_gets_the_slot_that_was_free_for_longest():
+    s = make("llama.cpp", budget=10, seqs=2)
+    (a,) = added(s, Sequence(2, 1))
+    assert step(s) == ({a: 2}, {a})
+    b, c = added(s, Sequence(30, 1), Sequence(5, 1))  # b in the second slot, c in the first
+    assert step(s) == ({c: 5, b: 5}, {c})
+
+
+def test_who_has_a_slot_has_room_to_the_end():
+    s = make("llama.cpp", budget=100, kv_tokens=64)  # 4 blocks
+    a, b = added(s, Sequence(16, 17), Sequence(16, 2))  # 3 blocks at the end of a, 2 for b
+    assert step(s) == ({a: 16}, {a})
+    while not a.is_finished:
+        assert step(s) == ({a: 1}, {a})
+    assert step(s) == ({b: 16}, {b})
+
+
+def test_one_that_leaves_before_its_first_token_leaves_its_slot():
+    s = make("llama.cpp", budget=10, seqs=2)
+    a, b, c = added(s, Sequence(15, 9), Sequence(5, 9), Sequence(6, 9))
+    assert step(s) == ({a: 10}, set())  # b has a slot, and no token yet
+    s.finish(b)
+    assert step(s) == ({a: 5, c: 5}, {a})

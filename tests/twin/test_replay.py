@@ -1,0 +1,71 @@
+"""Replays: the simulated server once more, and what its times were made of."""
+
+import numpy as np
+import pytest
+from support.probing import Server
+
+from locust_llm.twin.model import Front
+from locust_llm.twin.replay import replay_episodes, replay_stage
+from locust_llm.twin.seen import Episode, Seen, Stage
+
+from .models import H100, h100, plain, probe, sweep
+
+
+@pytest.mark.parametrize(
+    ("server", "model"),
+    [
+        (Server(budget=1024), h100()),
+        (Server(budget=2048, threshold=512), h100(budget=2048, long_prefill_token_threshold=512)),
+        (Server(policy="prefill-first"), h100("prefill-first", 131_072)),
+        (Server(policy="static"), h100("static", 131_072)),
+    ],
+)
+def test_with_the_true_costs_every_request_is_as_it_was(server: Server, model) -> None:
+    episodes = probe(server)
+    replay, requests = replay_episodes(model, episodes), [one for episode in episodes for one in episode.requests]
+    assert replay.ttft_s == pytest.approx([one.ttft_s for one in requests])
+    assert replay.decode_s == pytest.approx([one.decode_s for one in requests])
+    assert replay.stall_s == pytest.approx([one.stall_s for one in requests])
+
+
+def test_a_closed_loop_is_as_it_was() -> None:
+    (stage,) = sweep(Server(budget=1024), (16,))
+    replay = replay_stage(h100(), stage)  # two that were sent at the same moment may have changed places
+    assert sorted(replay.sent_at) == pytest.approx([one.sent_at - stage.requests[0].sent_at for one in stage.requests])
+    assert replay.ttft_s.mean() == pytest.approx(np.mean([one.ttft_s for one in stage.requests]), rel=1e-3)
+
+
+def test_the_parts_of_a_time_sum_up_to_it() -> None:
+    replay = replay_episodes(h100(), probe(Server(budget=1024)))
+    costs = np.array([H100.fixed_s, H100.token_s, H100.stream_s, H100.context_s, H100.pair_s])
+    until_first, later = replay.parts(H100.free_tokens)
+    assert until_first @ costs == pytest.approx(replay.ttft_s)
+    assert later @ costs == pytest.approx(replay.decode_s, abs=1e-9)
+
+
+def test_parts_by_hand() -> None:
+    """2,500 tokens in steps of 1,000 of 10 ms and 10 us a token: 20, 20 and 15 ms; then two tokens of 10.01 ms."""
+    one = Seen(5.0, (5.1, 5.2, 5.3), prompt_tokens=2500, output_tokens=3)
+    replay = replay_episodes(plain(0.01, 1e-5), [Episode("alone", (one,))])
+    assert replay.ttft_s == pytest.approx([0.055])
+    assert replay.decode_s == pytest.approx([0.02002])
+    until_first, later = replay.parts(0.0)
+    assert until_first[0] == pytest.approx([3, 2500, 3, 1000 + 2000 + 2500, 500_000 + 1_500_000 + 500 * 2250])
+    assert later[0] == pytest.approx([2, 2, 2, 2501 + 2502, 0])
+    assert replay.parts(600)[0][0][1] == pytest.approx(400 + 400)  # the last step has fewer tokens than are free
+
+
+def test_a_front_comes_before_the_scheduler() -> None:
+    one = Seen(0.0, (0.1,), prompt_tokens=100, output_tokens=1)
+    model = plain(0.01)
+    model = type(model)(settings=model.settings, cost=model.cost, front=Front(request_s=0.2, token_s=0.001))
+    replay = replay_episodes(model, [Episode("alone", (one,))])
+    assert replay.ttft_s == pytest.approx([0.2 + 0.1 + 0.01])
+    assert replay.parts(0.0)[0][0][0] == pytest.approx(1.0)
+
+
+def test_what_never_ends_has_no_times() -> None:
+    """A prompt that is longer than a step, of a server that computes prompts whole."""
+    one = Seen(0.0, (0.1,), prompt_tokens=2000, output_tokens=1)
+    model = plain().with_settings(h100("mixed", 1000).settings)
+    assert np.isnan(replay_stage(model, Stage(0, 1.0, (one,))).ttft_s).all()
