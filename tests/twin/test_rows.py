@@ -6,7 +6,7 @@ import pytest
 from support.made_twins import QUEUE, STEP_S, draws, made
 
 from locust_llm.slo.grammar import parse
-from locust_llm.twin.answers import Asked
+from locust_llm.twin.answers import WIDTH, Asked
 from locust_llm.twin.loads import Load
 from locust_llm.twin.twin import SHAPE
 from locust_llm.twin.whatif import grid, judged
@@ -53,7 +53,7 @@ def test_costs_that_are_not_known_make_an_interval():
     (row,) = rows_of(made(draws=draws(0.9, 1.1) * 6), Load(users=1), lengths=DECODER)
     low, about, high = row.answers["itl p50"]
     assert about == pytest.approx(STEP_S, rel=0.01)
-    assert high / about == pytest.approx(math.exp(1.96 * math.log(1.1 / 0.9) / math.sqrt(2)), rel=1e-3)
+    assert high / about == pytest.approx(math.exp(WIDTH * math.log(1.1 / 0.9) / math.sqrt(2)), rel=1e-3)
     assert low / about == pytest.approx(about / high)
 
 
