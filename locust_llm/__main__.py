@@ -381,7 +381,7 @@ usage: locust-llm COMMAND ...
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
-  twin COMMAND    a twin of a server: fit it, ask it what if (twin predict twin.toml): twin --help
+  twin COMMAND    a twin of a server: fit it, ask it what if, see whether the server still is the same: twin --help
   plan TWIN       the fewest replicas that hold an SLO with one lost, and what they cost, by a twin: plan --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
   export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
