@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from locust_llm.probe.diagnosis import Diagnosis
+from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 from .candidates import candidates
 from .capacity import limited
@@ -26,7 +27,9 @@ FEW: Final = 3
 """Tokens that are added to a count of them: one that came at the very end may be counted or not."""
 FINALISTS: Final = 3
 READING_GAIN: Final = 0.98
-"""A front that reads must lower the score to this share."""
+"""A front that reads must lower the score to this share,"""
+ODD_GAIN: Final = 0.9
+"""and tokens of a step that are no power of two to this one: flags mostly are."""
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
 Progress = Callable[[int, int], None]
@@ -93,11 +96,19 @@ def choose(
         cost, free = best, (best.free_tokens,)  # hardly another for the next one
         on_progress(number + 1, most)
     found = list[Scored]()
-    for one in sorted(rough, key=lambda one: one.score)[:FINALISTS]:
+    for one in sorted(rough, key=_unlikely)[:FINALISTS]:
         for reading in (False, True):
             found.append(_scored(one.model, episodes, FREE_TOKENS, reading=reading))
             on_progress(len(among) + len(found), most)
-    return sorted(found, key=lambda one: one.score / READING_GAIN if one.reading else one.score)
+    return sorted(found, key=_unlikely)
+
+
+def _unlikely(one: Scored) -> float:
+    """Its score, higher where it needs what servers seldom have."""
+    settings = one.model.settings
+    tokens = settings.long_prefill_token_threshold or settings.max_num_batched_tokens
+    odd = tokens & (tokens - 1) and settings.policy not in WHOLE_PROMPTS
+    return one.score / (READING_GAIN if one.reading else 1.0) / (ODD_GAIN if odd else 1.0)
 
 
 def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float], *, reading: bool) -> Scored:
