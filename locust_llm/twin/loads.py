@@ -17,9 +17,6 @@ ROUNDS: Final = 12
 FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
 STAGGER_S: Final = 0.01
-MAX_BEHIND: Final = 20
-"""Of a load at a rate: it ends when so many times as many requests are open as a second brings, as the server never catches
-up."""
 
 
 class Load(NamedTuple):
