@@ -94,10 +94,15 @@ def _parser() -> argparse.ArgumentParser:
         "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
+    add_arguments(parser)
+    add_server_options(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
     add("folder", type=Path, nargs="?", metavar="DIR", help="a run of such loads that is there (default: one is made)")
     add("--time", type=seconds, default=MINUTE_S, metavar="TIME", help="of the run (default: 1m)")
     add("--report-dir", type=Path, metavar="DIR", help="where the run goes (default: reports/drift-<time>)")
-    add_server_options(parser)
-    return parser

@@ -225,6 +225,13 @@ def _parser() -> argparse.ArgumentParser:
         "what is missing is made.",
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
+    add_arguments(parser)
+    add_server_options(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("folders", type=Path, nargs="*", metavar="DIR", help="of a probe, and of a sweep or runs of one load each")
     add("--out", type=Path, metavar="FILE", help="where the twin goes (default: twin.toml beside the runs)")
@@ -235,5 +242,3 @@ def _parser() -> argparse.ArgumentParser:
         add(f"--{name}", type=_tokens, default=value, metavar="TOKENS", help="of the sweep (default: %(default)g)")
     for name in TO_PROBE:
         add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")
-    add_server_options(parser)
-    return parser
