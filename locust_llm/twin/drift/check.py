@@ -28,9 +28,10 @@ REPLAYS: Final = 200
 REPLAYS_OF_CHANGE: Final = 12
 REPLAYS_OF_REFERENCE: Final = 40
 SHARED: Final = 0.015
-OWN: Final = tuple(0.1 if name == "gap spread" else 0.01 for name in TRAITS)
-"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, and
-of each trait by itself."""
+OWN: Final = 0.01
+OWN_SPREAD: Final = (0.1, 0.3)
+"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, of
+each trait by itself, and of the spread of gaps of one user and of more, where it is of what steps are made of, too."""
 ALIKE: Final = 4.0
 """A change whose filter squared is so close to the largest explains it as well: a likelihood ratio of e^2."""
 SEED: Final = 30_000
@@ -103,7 +104,7 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    own = error**2 + varies**2 + np.tile(OWN, len(stages)) ** 2
+    own = error**2 + varies**2 + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
@@ -115,6 +116,10 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     share = FALSE_ALARM / (2 * len(found) + 1)
     bound = max(NormalDist().inv_cdf(1 - share), float(np.quantile(reached, 1 - FALSE_ALARM)))
     return unbounded._replace(bound=bound)
+
+
+def _own(stage: Stage) -> Array:
+    return np.array([OWN_SPREAD[stage.users > 1] if name == "gap spread" else OWN for name in TRAITS])
 
 
 def _varies(reference: Sequence[Reference], at: Reference) -> float:
