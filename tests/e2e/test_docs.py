@@ -206,6 +206,8 @@ def known_options() -> set[str]:
         "results/history/command.py",
         "results/records/command.py",
         "results/exports/command.py",
+        "twin/commands/fit.py",
+        "twin/commands/drift.py",
         "twin/commands/predict.py",
         "twin/commands/plan.py",
         "twin/commands/workload.py",

@@ -166,3 +166,10 @@ def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
     assert "Not known: kv-tokens: no limit was seen." in text
     assert "8 users (40 requests)  ttft p50  200 ms  100 ms to 300 ms      250 ms     -20%" in text
     assert settings(msgspec.structs.replace(twin.model.settings, policy="static")).startswith("static, at least 512")
+
+
+def test_who_is_stopped_hears_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module._go_on([tmp_path / "a", tmp_path / "b"])
+    assert capsys.readouterr().err.endswith(f"this goes on: locust-llm twin fit {tmp_path / 'a'} {tmp_path / 'b'}\n")
+    module._go_on([tmp_path / "a"])
+    assert "begin with a new one" in capsys.readouterr().err

@@ -112,10 +112,11 @@ def _tell(line: str) -> None:
 
 
 def _go_on(folders: Sequence[Path]) -> None:
-    if folders:
-        words = ["locust-llm", "twin", "fit", *map(str, folders)]
-        more = "" if len(folders) > 1 else " --host URL makes the sweep too:"
-        _tell(f"Stopped. What was measured stays;{more} {shlex.join(words)} goes on")
+    """Where a run was stopped: what is there, and how to go on."""
+    if len(folders) > 1:
+        _tell(f"Stopped. What was measured stays; this goes on: locust-llm twin fit {shlex.join(map(str, folders))}")
+    elif folders:
+        _tell(f"Stopped. The probe stays in {folders[0]}, but a part of one names no scheduler: begin with a new one")
 
 
 # -- what is missing is measured -----------------------------------------------------------------------------------------
