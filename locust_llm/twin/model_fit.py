@@ -14,7 +14,7 @@ from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 from .candidates import candidates
 from .capacity import limited
-from .cost_fit import FREE_TOKENS, Array, Solved, draws, fit_cost, times
+from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, draws, fit_cost, times
 from .model import Cost, Model, Settings
 from .noise import noise
 from .replay import replay_episodes
@@ -137,12 +137,24 @@ def fit_model(
     model = msgspec.structs.replace(scores[0].model, noise=noise(episodes))
     model = model.with_settings(limited(model, stages))
     reading = scores[0].reading
-    fitted = fit_cost(model, episodes, stages, reading=reading)
+    fitted = _best(model, episodes, stages, reading=reading)
     model = fitted.model.with_settings(limited(fitted.model.with_settings(scores[0].model.settings), stages))
     if model.settings != fitted.model.settings:
-        fitted = fit_cost(model, episodes, stages, reading=reading)
+        fitted = _best(model, episodes, stages, reading=reading)
     drawn = tuple(_draw(one) for one in draws(fitted, num_draws, seed))
     return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
+
+
+def _best(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage], *, reading: bool) -> Fitted:
+    """From several beginnings, as the turns of a fit may end at a cost that only its neighbours are worse than: as the probe
+    has it, and as one stream's gaps and one prompt have it."""
+    begin = _begin(episodes)
+    costs = (model.cost, begin, msgspec.structs.replace(model.cost, fixed_s=begin.fixed_s, context_s=0.0))
+    every = [
+        fit_cost(msgspec.structs.replace(model, cost=cost), episodes, stages, reading=reading)
+        for cost in (costs if stages else costs[:1])
+    ]
+    return min(every, key=lambda one: one.solved.loss)
 
 
 def _begin(episodes: Sequence[Episode]) -> Cost:
