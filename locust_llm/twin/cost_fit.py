@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .model import Cost, Front, Model
 from .nonnegative import least_squares
-from .replay import Replay, replay_episodes, replay_stage
+from .replay import Replay, as_replayed, replay_episodes, replay_stage
 from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
@@ -68,6 +68,7 @@ def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -
     if requests:
         by_episode = tuple(np.split(np.arange(len(requests)), ends[:-1]))
         replay = replay_episodes(model, episodes)
+        requests = as_replayed(replay, episodes)
         found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
     paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
     for stage in stages:

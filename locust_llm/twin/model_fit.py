@@ -17,7 +17,7 @@ from .capacity import limited
 from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, draws, fit_cost, times
 from .model import Cost, Model, Settings
 from .noise import noise
-from .replay import replay_episodes
+from .replay import as_replayed, replay_episodes
 from .seen import Episode, Stage
 from .twin import Draw
 
@@ -46,7 +46,8 @@ class Scored(NamedTuple):
 
 def score(model: Model, episodes: Sequence[Episode]) -> float:
     """0: every request of the probe is replayed as it was."""
-    replay, requests = replay_episodes(model, episodes), [one for episode in episodes for one in episode.requests]
+    replay = replay_episodes(model, episodes)
+    requests = as_replayed(replay, episodes)
     seconds = [
         _distance(said, times(requests, name))
         for name, said in (("ttft_s", replay.ttft_s), ("decode_s", replay.decode_s), ("stall_s", replay.stall_s))
