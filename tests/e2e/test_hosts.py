@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,11 +63,11 @@ class Site:
         return worker
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """Requests of the load, as the server has them; ``rows_twice`` where it has one of them twice."""
-        rows = [row for row in self.server.get(HTTP, "/truth")["requests"] if row["id"].count("-") >= 2]
-        by_id = {row["id"]: row for row in rows}
-        assert len(by_id) == len(rows)
-        return by_id
+        """Requests of the load, as the server has them: of one that it got twice the later one."""
+        return {row["id"]: row for row in self._every_row()}
+
+    def _every_row(self) -> list[dict[str, Any]]:
+        return [row for row in self.server.get(HTTP, "/truth")["requests"] if row["id"].count("-") >= 2]
 
     @property
     def most_prefilling(self) -> int:
@@ -92,10 +93,13 @@ class Site:
         return dict(json.loads((self.folder / "run.json").read_text())["run"])
 
     def records(self) -> list[Record]:
-        """One of each request that the server has seen, none twice; others never came to it, and say so."""
+        """One of each request that the server has seen, none twice; others never came to it, and say so. The server has
+        seen twice only what was sent again, as its connection was reset while it was being written."""
         got = records(self.folder)
         by_id, rows = {record.id: record for record in got}, self.rows()
         assert len(by_id) == len(got)
+        came = Counter(row["id"] for row in self._every_row())
+        assert all(count <= 1 + by_id[one].resent for one, count in came.items())
         assert set(rows) - set(by_id) == set(), self.logs()
         assert all(by_id[one].outcome != OK for one in set(by_id) - set(rows))
         return got
