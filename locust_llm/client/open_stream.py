@@ -49,9 +49,7 @@ class OpenStream:
                 stream.failed("tls", str(error))
                 break
             look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
-            if (
-                tls.outgoing.pending > READ_BYTES
-            ):  # what TLS itself would answer, and nobody sends while an answer comes
+            if tls.outgoing.pending > READ_BYTES:  # its own answers, which nobody sends while an answer comes
                 stream.failed("tls", "the server asks for answers of the TLS layer without end")
             if tls.closed and not stream.over:
                 stream.closed()
