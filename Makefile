@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -116,6 +116,9 @@ confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulat
 
 twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outside of every model: parameters, predictions, intervals
 	PYTHONPATH=tests $(BIN)/python tests/bench/twins.py
+
+bench-drift: $(VENV)/.installed-tests  ## false alarms of twin drift, and what it finds of servers that changed: 300 and 490 minutes, in virtual time
+	PYTHONPATH=tests $(BIN)/python tests/bench/drift.py
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time
 	$(BIN)/python tests/bench/media.py

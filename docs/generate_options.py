@@ -14,6 +14,7 @@ from locust_llm.load.numbers import shown
 from locust_llm.probe_user import ProbeOptions
 from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of
 from locust_llm.simulator.flags import add_arguments
+from locust_llm.twin.commands import drift, fit, plan, predict
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
 
@@ -59,6 +60,20 @@ def page() -> str:
     add_arguments(simulate)
     parts.append(f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}")
     parts += [_simulator_row(action) for action in simulate._actions if action.dest != "help"]
+    reaching = "and the [options of a run](#server) that reach the server, with `--host`"
+    for name, what, add in (
+        ("twin fit", f"A twin [of a server, or of folders](twin.md#fit); {reaching}.", fit.add_arguments),
+        ("twin drift", f"[A minute held against a twin](twin.md#drift); {reaching}.", drift.add_arguments),
+        ("twin predict", "What if: [loads and settings on a twin](twin.md#what-if).", predict.add_arguments),
+        ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_arguments),
+    ):
+        command = ArgumentParser()
+        add(command)
+        of = "--host URL" if name == "twin fit" else "TWIN"
+        parts.append(f"\n## {name}\n\n`locust-llm {name} {of}`. {what}\n\n{SIMULATOR_HEAD}")
+        parts += [
+            _simulator_row(action) for action in command._actions if action.option_strings and action.dest != "help"
+        ]
     return "".join(parts)
 
 

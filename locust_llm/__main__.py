@@ -206,6 +206,13 @@ def twin(words: list[str]) -> int:
     return command.twin(words)
 
 
+def plan(words: list[str]) -> int:
+    """How many replicas hold an SLO, by a twin."""
+    from locust_llm.twin.commands import plan as module
+
+    return module.plan(words)
+
+
 def import_(words: list[str]) -> int:
     """A run folder of another load tester's result."""
     from locust_llm.results.records import command
@@ -334,6 +341,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "history": history,
     "audit": audit,
     "twin": twin,
+    "plan": plan,
     "import": import_,
     "export": export,
     "comment": comment,
@@ -373,7 +381,8 @@ usage: locust-llm COMMAND ...
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
-  twin COMMAND    a twin of a server: fit it, ask it what if (twin predict twin.toml): twin --help
+  twin COMMAND    a twin of a server: fit it, ask it what if, see whether the server still is the same: twin --help
+  plan TWIN       the fewest replicas that hold an SLO with one lost, and what they cost, by a twin: plan --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
   export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help

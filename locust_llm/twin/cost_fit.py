@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .model import Cost, Front, Model
 from .nonnegative import least_squares
-from .replay import Replay, replay_episodes, replay_stage
+from .replay import Replay, as_replayed, replay_episodes, replay_stage
 from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
@@ -68,6 +68,7 @@ def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -
     if requests:
         by_episode = tuple(np.split(np.arange(len(requests)), ends[:-1]))
         replay = replay_episodes(model, episodes)
+        requests = as_replayed(replay, episodes)
         found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
     paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
     for stage in stages:
@@ -91,8 +92,11 @@ def times(requests: Sequence[Seen], name: str) -> Array:
     return np.array([getattr(one, name) for one in requests], dtype=float)
 
 
-def rows(among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None) -> Rows:
-    """``drawn``: for each group how often each of its requests counts; None: once."""
+def rows(
+    among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None, *, reading: bool = True
+) -> Rows:
+    """``drawn``: for each group how often each of its requests counts; None: once. Without ``reading`` the front takes no
+    time for a prompt's tokens."""
     columns, seconds, errors = [], [], []
     for number, group in enumerate(among):
         times_drawn = np.ones(len(group.ttft_s)) if drawn is None else drawn[number]
@@ -105,7 +109,7 @@ def rows(among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | No
             group.replay.parts(free_tokens), (group.ttft_s, group.decode_s), (1.0, 0.0), strict=True
         ):
             mean_s = shares @ took
-            front = begins * np.column_stack([np.ones(len(shares)), shares @ group.prompt_tokens])
+            front = begins * np.column_stack([np.ones(len(shares)), reading * (shares @ group.prompt_tokens)])
             columns.append(np.column_stack([shares @ part, front]))
             seconds.append(mean_s)
             error = np.maximum(group.share * mean_s, 1e-6) + group.least_s
@@ -126,16 +130,20 @@ class Solved(NamedTuple):
         return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
 
 
-def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS) -> Solved:
+def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS, *, reading: bool = True) -> Solved:
     """The costs that explain what was measured best."""
-    best = min((solve_rows(rows(among, free), free) for free in free_tokens), key=lambda one: one.loss)
+
+    def solved(free: float) -> Solved:
+        return solve_rows(rows(among, free, reading=reading), free)
+
+    best = min(map(solved, free_tokens), key=lambda one: one.loss)
     tried = sorted(free_tokens)
     for _ in range(HALVINGS if len(tried) > 1 else 0):
         at = tried.index(best.cost.free_tokens)
         around = {(best.cost.free_tokens + tried[i]) / 2 for i in (max(0, at - 1), min(len(tried) - 1, at + 1))}
         around -= set(tried)
         tried = sorted({*tried, *around})
-        best = min([best, *(solve_rows(rows(among, free), free) for free in sorted(around))], key=lambda one: one.loss)
+        best = min([best, *map(solved, sorted(around))], key=lambda one: one.loss)
     return best
 
 
@@ -162,20 +170,21 @@ class Fitted(NamedTuple):
     model: Model
     solved: Solved
     groups: list[Group]
+    reading: bool
 
 
 def fit_cost(
     model: Model, episodes: Sequence[Episode], stages: Sequence[Stage] = (), *,
-    free_tokens: Sequence[float] = FREE_TOKENS,
+    free_tokens: Sequence[float] = FREE_TOKENS, reading: bool = True,
 ) -> Fitted:  # fmt: skip
     """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one whose own replay is nearest
-    to what was measured counts; where a turn leads away, the next one goes half as far."""
+    to what was measured counts; where a turn leads away, the next one goes half as far. ``reading``: as of `rows`."""
     best, best_loss, towards = model, math.inf, model
     for _ in range(TURNS):
         among = groups(model, episodes, stages)
         loss = _own(model, among).loss
         if loss < best_loss:
-            solved = solve(among, free_tokens)
+            solved = solve(among, free_tokens, reading=reading)
             change = abs(math.log(_typical(solved.cost) / _typical(model.cost)))
             best, best_loss, best_groups = model, loss, among
             towards = msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
@@ -186,7 +195,7 @@ def fit_cost(
         if change < ENOUGH:
             best = towards  # the replay of it would be the same
             break
-    return Fitted(best, _own(best, best_groups), best_groups)
+    return Fitted(best, _own(best, best_groups), best_groups, reading)
 
 
 def _own(model: Model, among: Sequence[Group]) -> Solved:
@@ -222,7 +231,8 @@ def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
     for _ in range(count):
         drawn = [_drawn(group, random) for group in fitted.groups]
-        yield min((solve_rows(rows(fitted.groups, one, drawn), one) for one in near), key=lambda one: one.loss)
+        every = (solve_rows(rows(fitted.groups, one, drawn, reading=fitted.reading), one) for one in near)
+        yield min(every, key=lambda one: one.loss)
 
 
 def _drawn(group: Group, random: np.random.Generator) -> Array:

@@ -29,6 +29,7 @@ ABOUT: Final = {
     "model.noise": "What makes equal steps unequal at the client.",
     "intervals": "95% of each parameter that was fitted.",
     "unknown": "What could not be identified, and what is assumed.",
+    "reference": "How loads of the sweep were beside the twin's replay of them, as logarithms: what drift is held against.",
     "checks": "What was kept out of the fit, and what the twin says of it (95%: low to high). Seconds, or tokens a second.",
 }
 
@@ -45,7 +46,7 @@ def text_of(twin: Twin) -> str:
     plain = msgspec.to_builtins(twin)
     ordered = {
         name: plain[name]
-        for name in ("trust", "origin", "ranges", "model", "intervals", "unknown", "checks")
+        for name in ("trust", "origin", "ranges", "model", "intervals", "unknown", "checks", "reference")
         if name in plain
     }
     lines = [

@@ -1,6 +1,6 @@
 """Loads in virtual time: what a client would see of a model at so many users, or so many requests a second."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
-from .model import Model, Noise
+from .model import Model, Noise, Slower
 from .replay import send_again
 from .seen import Seen, Stage
 
@@ -17,9 +17,6 @@ ROUNDS: Final = 12
 FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
 STAGGER_S: Final = 0.01
-MAX_BEHIND: Final = 20
-"""Of a load at a rate: it ends when so many times as many requests are open as a second brings, as the server never catches
-up."""
 
 
 class Load(NamedTuple):
@@ -54,10 +51,11 @@ def simulated(
     return _stage(virtual, model.noise, seed, load)
 
 
-def again(model: Model, stage: Stage, seed: int) -> Stage:
-    """The very requests of a stage, with the noise of the model."""
+def again(model: Model, stage: Stage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None) -> Stage:
+    """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps longer beside that."""
     clock = VirtualClock()
-    virtual = Virtual(clock, model.engine(clock, Random(seed)), keep_tokens=True)
+    engine = model.engine(clock, Random(seed), slower=slower(clock) if slower else None)
+    virtual = Virtual(clock, engine, keep_tokens=True)
     send_again(stage, virtual)
     return _stage(virtual, model.noise, seed, Load(stage.users, stage.rate))
 

@@ -16,6 +16,8 @@ from locust_llm.simulator.scheduling.sequence import Sequence as Request
 
 UNLIMITED_SEQS: Final = 1_000_000
 UNLIMITED_KV_TOKENS: Final = 1 << 40
+Slower = Callable[[], float]
+"""By what factor a step that begins now takes longer, for a reason that is not in the model."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         """Without the noise."""
         return _Steps(self, VirtualClock(), None, None)
 
-    def engine(self, clock: VirtualClock, random: Random | None = None, log: "list[Step] | None" = None) -> Engine:
+    def engine(
+        self,
+        clock: VirtualClock,
+        random: Random | None = None,
+        log: "list[Step] | None" = None,
+        slower: Slower | None = None,
+    ) -> Engine:
         """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
         settings = self.settings
         kv_tokens = settings.kv_tokens or UNLIMITED_KV_TOKENS
@@ -98,7 +106,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             max_long_partial_prefills=settings.max_num_partial_prefills,
         )
         scheduler = Scheduler(config, POLICIES[settings.policy], record=True)
-        engine = BatchEngine(scheduler, _Steps(self, clock, random, log), clock, count_parts=False)
+        engine = BatchEngine(scheduler, _Steps(self, clock, random, log, slower), clock, count_parts=False)
         return _Behind(engine, self.front, clock)
 
 
@@ -116,7 +124,15 @@ class Step(NamedTuple):
 class _Steps:
     """The step times of a model: a `StepCost` that is its own `StepTime`."""
 
-    def __init__(self, model: Model, clock: VirtualClock, random: Random | None, log: list[Step] | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        clock: VirtualClock,
+        random: Random | None,
+        log: list[Step] | None,
+        slower: Slower | None = None,
+    ) -> None:
+        self.slower = slower
         self.cost, self.noise, self.clock, self.random, self.log = model.cost, model.noise, clock, random, log
         self._factor = _factor(model.noise, random)
 
@@ -138,6 +154,8 @@ class _Steps:
             + cost.context_s * context_tokens
             + cost.pair_s * pairs
         )
+        if self.slower is not None:
+            took_s *= self.slower()
         if self.random is not None:
             took_s = took_s * self._factor() + self._pause_s(took_s)
         if self.log is not None:

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 
 from locust_llm.probe.diagnosis import Diagnosis
+from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 from .candidates import candidates
 from .capacity import limited
-from .cost_fit import FREE_TOKENS, Array, Solved, draws, fit_cost, times
+from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, draws, fit_cost, times
 from .model import Cost, Model, Settings
 from .noise import noise
-from .replay import replay_episodes
+from .replay import as_replayed, replay_episodes
 from .seen import Episode, Stage
 from .twin import Draw
 
@@ -25,6 +26,10 @@ MAX_OFF: Final = 1.0
 FEW: Final = 3
 """Tokens that are added to a count of them: one that came at the very end may be counted or not."""
 FINALISTS: Final = 3
+READING_GAIN: Final = 0.98
+"""A front that reads must lower the score to this share,"""
+ODD_GAIN: Final = 0.9
+"""and tokens of a step that are no power of two to this one: flags mostly are."""
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
 Progress = Callable[[int, int], None]
@@ -36,11 +41,13 @@ class Scored(NamedTuple):
     """Mean distance of said from measured, a share: half of it over TTFT, decode and longest gap of the requests of the
     probe, half over the steps that decoders had beside long prompts."""
     model: Model
+    reading: bool
 
 
 def score(model: Model, episodes: Sequence[Episode]) -> float:
     """0: every request of the probe is replayed as it was."""
-    replay, requests = replay_episodes(model, episodes), [one for episode in episodes for one in episode.requests]
+    replay = replay_episodes(model, episodes)
+    requests = as_replayed(replay, episodes)
     seconds = [
         _distance(said, times(requests, name))
         for name, said in (("ttft_s", replay.ttft_s), ("decode_s", replay.decode_s), ("stall_s", replay.stall_s))
@@ -78,26 +85,36 @@ def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside:
 def choose(
     among: Sequence[Settings], begin: Cost, episodes: Sequence[Episode], on_progress: Progress = lambda done, most: None
 ) -> list[Scored]:
-    """Candidates with the costs that suit each best, the best first: all of them roughly, then the best few exactly."""
+    """Candidates with the costs that suit each best, the best first: all of them roughly, then the best few exactly, with a
+    front that reads the prompts' tokens before the scheduler has them, and with one that takes no time for them. Times of
+    single prompts hardly tell the two apart; what decoders got meanwhile does."""
     rough, cost = list[Scored](), begin
     free: Sequence[float] = FREE_TOKENS
-    most = len(among) + min(len(among), FINALISTS)
+    most = len(among) + 2 * min(len(among), FINALISTS)
     for number, settings in enumerate(among):
-        rough.append(_scored(Model(settings=settings, cost=cost), episodes, free))
+        rough.append(_scored(Model(settings=settings, cost=cost), episodes, free, reading=False))
         best = min(rough, key=lambda one: one.score).model.cost
         cost, free = best, (best.free_tokens,)  # hardly another for the next one
         on_progress(number + 1, most)
-    finalists = sorted(rough, key=lambda one: one.score)[:FINALISTS]
     found = list[Scored]()
-    for number, one in enumerate(finalists):
-        found.append(_scored(one.model, episodes, FREE_TOKENS))
-        on_progress(len(among) + number + 1, most)
-    return sorted(found, key=lambda one: one.score)
+    for one in sorted(rough, key=_unlikely)[:FINALISTS]:
+        for reading in (False, True):
+            found.append(_scored(one.model, episodes, FREE_TOKENS, reading=reading))
+            on_progress(len(among) + len(found), most)
+    return sorted(found, key=_unlikely)
 
 
-def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float]) -> Scored:
-    fitted = fit_cost(model, episodes, free_tokens=free_tokens)
-    return Scored(score(fitted.model, episodes), fitted.model)
+def _unlikely(one: Scored) -> float:
+    """Its score, higher where it needs what servers seldom have."""
+    settings = one.model.settings
+    tokens = settings.long_prefill_token_threshold or settings.max_num_batched_tokens
+    odd = tokens & (tokens - 1) and settings.policy not in WHOLE_PROMPTS
+    return one.score / (READING_GAIN if one.reading else 1.0) / (ODD_GAIN if odd else 1.0)
+
+
+def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float], *, reading: bool) -> Scored:
+    fitted = fit_cost(model, episodes, free_tokens=free_tokens, reading=reading)
+    return Scored(score(fitted.model, episodes), fitted.model, reading)
 
 
 class ModelFit(NamedTuple):
@@ -120,12 +137,25 @@ def fit_model(
     scores = choose(among, _begin(episodes), episodes, on_progress)
     model = msgspec.structs.replace(scores[0].model, noise=noise(episodes))
     model = model.with_settings(limited(model, stages))
-    fitted = fit_cost(model, episodes, stages)
+    reading = scores[0].reading
+    fitted = _best(model, episodes, stages, reading=reading)
     model = fitted.model.with_settings(limited(fitted.model.with_settings(scores[0].model.settings), stages))
     if model.settings != fitted.model.settings:
-        fitted = fit_cost(model, episodes, stages)
+        fitted = _best(model, episodes, stages, reading=reading)
     drawn = tuple(_draw(one) for one in draws(fitted, num_draws, seed))
     return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
+
+
+def _best(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage], *, reading: bool) -> Fitted:
+    """From several beginnings, as the turns of a fit may end at a cost that only its neighbours are worse than: as the probe
+    has it, and as one stream's gaps and one prompt have it."""
+    begin = _begin(episodes)
+    costs = (model.cost, begin, msgspec.structs.replace(model.cost, fixed_s=begin.fixed_s, context_s=0.0))
+    every = [
+        fit_cost(msgspec.structs.replace(model, cost=cost), episodes, stages, reading=reading)
+        for cost in (costs if stages else costs[:1])
+    ]
+    return min(every, key=lambda one: one.solved.loss)
 
 
 def _begin(episodes: Sequence[Episode]) -> Cost:

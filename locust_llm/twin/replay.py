@@ -77,6 +77,21 @@ def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
     return _replay(model, requests, rows, steps)
 
 
+def as_replayed(replay: Replay, episodes: Sequence[Episode]) -> list[Seen]:
+    """The requests of the episodes, in the order of the replay. Equal prompts that were sent together are exchanged until
+    they have their first tokens in the order in which the replay has them: which of them a server takes first says nothing
+    of what it costs."""
+    found, at = list[Seen](), 0
+    for episode in episodes:
+        requests, begin = list(episode.requests), len(episode.requests) - episode.together
+        first_at = replay.first_at[at + begin : at + len(requests)]
+        order = np.argsort(np.argsort(first_at, kind="stable"), kind="stable")
+        ranked = sorted(requests[begin:], key=lambda one: one.token_at[0])
+        found += [*requests[:begin], *(ranked[rank] for rank in order)]
+        at += len(requests)
+    return found
+
+
 def replay_stage(model: Model, stage: Stage) -> Replay:
     """See `send_again`."""
     clock, steps = VirtualClock(), list[Step]()

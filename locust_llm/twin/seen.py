@@ -65,6 +65,11 @@ class Episode(NamedTuple):
         """How many of its last requests are prompts beside decoders."""
         return {"stall": 1, "pair": 2}.get(self.kind, 0)
 
+    @property
+    def together(self) -> int:
+        """How many of its last requests are equal prompts, sent at one moment."""
+        return {"pair": 2, "burst": len(self.requests)}.get(self.kind, 0)
+
 
 class Stage(NamedTuple):
     """Requests at one load. One of ``users`` and ``rate`` is not 0."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 import numpy as np
@@ -82,16 +82,17 @@ def trust(checks: Sequence[Check], stages: Sequence[Stage], doubts: Sequence[str
 
 
 def _beyond(checks: Sequence[Check], stages: Sequence[Stage]) -> dict[str, float]:
-    """By figure: the error that neither the uncertainty of the fit nor the chance of the measurement explains, a share."""
+    """By figure: the error that neither the uncertainty of the fit nor the chance of the measurement explains, a share. A
+    figure has few checks, so none has less than all of them together."""
     chance = {(stage.label, figure): error for stage in stages for figure, error in _chance(stage).items()}
-    found = {}
-    for figure in NAMES:
-        here = [one for one in checks if one.figure == figure and one.measured > 0 and one.low > 0]
-        if here:
-            off = [math.log(one.said / one.measured) ** 2 for one in here]
-            known = [(math.log(one.high / one.low) / (2 * WIDTH)) ** 2 + chance[one.load, figure] ** 2 for one in here]
-            found[figure] = math.sqrt(max(0.0, sum(off) - sum(known)) / len(here))
-    return found
+    more: dict[str, list[float]] = {}
+    for one in checks:
+        if one.measured > 0 and one.low > 0:
+            known = (math.log(one.high / one.low) / (2 * WIDTH)) ** 2 + chance[one.load, one.figure] ** 2
+            more.setdefault(one.figure, []).append(math.log(one.said / one.measured) ** 2 - known)
+    every = [one for some in more.values() for one in some]
+    least = max(0.0, fmean(every)) if every else 0.0
+    return {figure: math.sqrt(max(least, fmean(some))) for figure, some in more.items()}
 
 
 def _chance(stage: Stage) -> dict[str, float]:

@@ -27,6 +27,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     """The runs that it was fitted from."""
     requests: int = 0
+    notes: tuple[str, ...] = ()
+    """What of these was left out, or is doubtful."""
 
 
 class Ranges(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,17 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return self.said / self.measured - 1 if self.measured else 0.0
 
 
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """How a load of the sweep was, beside the twin's own replay of it: what a later load is held against (drift/)."""
+
+    users: int
+    figure: str
+    off: float
+    """Logarithm of measured / replayed."""
+    error: float
+    """Its standard error, by the twin's noise."""
+
+
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """``figures``, ``shape`` or ``not to be used``."""
@@ -93,6 +106,8 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     """(prompt, output tokens) of requests of the sweep: what a prediction sends, if nothing else is asked for."""
     draws: tuple[Draw, ...] = ()
     checks: tuple[Check, ...] = ()
+    reference: tuple[Reference, ...] = ()
+    """Empty: no closed loop was measured, so drift cannot be told."""
 
     def models(self) -> list[Model]:
         """One for each draw; the model itself where there are none."""

@@ -170,6 +170,7 @@ class Result(NamedTuple):
         return {
             name: stepping(segments, decodes, tokens) / (times * true(segments, decodes, tokens)) - 1
             for name, (segments, decodes, tokens) in STEPS.items()
+            if not (self.hidden.server.policy == "static" and segments and decodes)  # it has no such step
         }
 
     @property

@@ -206,6 +206,11 @@ def known_options() -> set[str]:
         "results/history/command.py",
         "results/records/command.py",
         "results/exports/command.py",
+        "twin/commands/fit.py",
+        "twin/commands/drift.py",
+        "twin/commands/predict.py",
+        "twin/commands/plan.py",
+        "twin/commands/workload.py",
     )
     sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

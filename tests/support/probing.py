@@ -80,6 +80,8 @@ class Noise:
     """After the first, which comes by itself (vLLM's --stream-interval)."""
     slowed: float = 1.0
     """Steps take so many times as long in bursts of ``BURST_S``, a third of the time: other programs of its machine."""
+    slower: float = 1.0
+    """All steps take so many times as long."""
     held_s: float = 0.0
     """For each token of a prompt, when it comes: the server does nothing else until it has taken the text apart, and chunks
     of that time come at its end. Up to MOST_HELD times as long where it has to wait for a core."""
@@ -149,7 +151,7 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
 
     def one(policy: str) -> BatchEngine:
         made = NoisyEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
-        made.factor = lambda: bursts() * (random.lognormvariate(0, noise.steps) if noise.steps else 1.0)
+        made.factor = lambda: noise.slower * bursts() * (random.lognormvariate(0, noise.steps) if noise.steps else 1.0)
         made.pause = lambda took: noise.hiccups_s if noise.hiccups_s and random.random() < took / 2 else 0.0
         return made
 

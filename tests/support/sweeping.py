@@ -31,11 +31,15 @@ def swept(
     return [stage(server, noise, seed + i, count, lengths, rounds) for i, count in enumerate(users)]
 
 
-def stage(server: Server, noise: Noise, seed: int, users: int, lengths: Lengths, rounds: int = ROUNDS) -> Stage:
+def stage(
+    server: Server, noise: Noise, seed: int, users: int, lengths: Lengths, rounds: int = ROUNDS, count: int = 0
+) -> Stage:
+    """``count``: of requests; 0: as many as ``rounds`` says."""
+    count = count or max(FEWEST, rounds * users)
     random, clock = Random(seed), VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
     traffic(run, clock, noise, random)
-    done, left = list[tuple[int, Row]](), iter(range(max(FEWEST, rounds * users)))
+    done, left = list[tuple[int, Row]](), iter(range(count))
 
     def following() -> None:
         if (number := next(left, None)) is None:
@@ -53,7 +57,7 @@ def stage(server: Server, noise: Noise, seed: int, users: int, lengths: Lengths,
     for user in range(users):
         clock.call_at(user * STAGGER_S, following)
     most = 1e5 if noise.traffic_per_s else float("inf")
-    while clock._timers and len(done) < max(FEWEST, rounds * users) and clock._timers[0][0] < most:
+    while clock._timers and len(done) < count and clock._timers[0][0] < most:
         clock.run(clock._timers[0][0])
     asked = [row for _, row in sorted(done, key=lambda one: one[0])]
     return Stage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from locust_llm.twin.answers import Asked, answers
+from locust_llm.twin.answers import WIDTH, Asked, answers
 from locust_llm.twin.loads import Load, again, simulated
 from locust_llm.twin.model import Noise, Settings
 from locust_llm.twin.seen import Seen, Stage
@@ -27,13 +27,13 @@ def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
     """Draws of 10 and 11 ms: half the square of the difference of their logarithms is the variance."""
     said = answers([plain(0.010), plain(0.011)] * 3, Asked(Load(users=1)), LENGTHS, {})
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(
-        2.2 * math.log(1.1) / math.sqrt(2), rel=0.01
+        WIDTH * math.log(1.1) / math.sqrt(2), rel=0.01
     )
 
 
 def test_the_error_of_the_model_is_carried() -> None:
     said = answers([plain()], Asked(Load(users=1)), LENGTHS, {"itl p50": 0.1})
-    assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(0.22, rel=0.01)
+    assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(WIDTH * 0.1)
 
 
 def test_a_budget_makes_more_steps() -> None:

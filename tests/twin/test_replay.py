@@ -5,7 +5,7 @@ import pytest
 from support.probing import Server
 
 from locust_llm.twin.model import Front
-from locust_llm.twin.replay import replay_episodes, replay_stage
+from locust_llm.twin.replay import as_replayed, replay_episodes, replay_stage
 from locust_llm.twin.seen import Episode, Seen, Stage
 
 from .models import H100, h100, plain, probe, sweep
@@ -69,3 +69,20 @@ def test_what_never_ends_has_no_times() -> None:
     one = Seen(0.0, (0.1,), prompt_tokens=2000, output_tokens=1)
     model = plain().with_settings(h100("mixed", 1000).settings)
     assert np.isnan(replay_stage(model, Stage(0, 1.0, (one,))).ttft_s).all()
+
+
+def test_equal_prompts_are_compared_in_the_order_in_which_each_was_answered() -> None:
+    """The server took the one that was sent last first: 10 ms for each."""
+    first, last = Seen(0.0, (0.02,), 100, 1), Seen(0.0, (0.01,), 100, 1)
+    burst = Episode("burst", (first, last))
+    replay = replay_episodes(plain(0.01, budget=100), [burst])
+    assert replay.ttft_s == pytest.approx([0.01, 0.02])
+    assert as_replayed(replay, [burst]) == [last, first]
+
+
+def test_decoders_are_not_exchanged_for_prompts() -> None:
+    decoder = Seen(0.0, (0.01, 0.02, 0.5), 10, 3)
+    prompts = [Seen(0.1, (at,), 100, 1) for at in (0.4, 0.3)]
+    pair = Episode("pair", (decoder, *prompts))
+    replay = replay_episodes(plain(0.01, budget=101), [pair])
+    assert as_replayed(replay, [pair]) == [decoder, prompts[1], prompts[0]]

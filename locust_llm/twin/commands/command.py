@@ -8,7 +8,9 @@ from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
 
 COMMANDS: Final = {
+    "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a sweep",
     "predict": "ask a twin what if: loads and settings in virtual time, each answer with its interval",
+    "drift": "one minute on the server: is it still the one that was fitted, and what has moved",
 }
 """Each is a file beside this one, with a function of its name."""
 

@@ -71,14 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUES",
         help=f"may be repeated; {', '.join(grid.KEYS)}, the last one of the load generator's gate",
     )  # fmt: skip
+    add_rules(parser)
+    workload.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print every answer as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier")
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo", action="append", default=[], metavar="RULE",
         help=f"may be repeated; of {judged.PREDICTED}: 'ttft p95 < 1s'",
     )  # fmt: skip
     parser.add_argument("--slo-preset", metavar="NAME", help="rules by name, as run has them: chat")
-    workload.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print every answer as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier")
 
 
 def rules_of(options: argparse.Namespace) -> tuple[Rule, ...]:

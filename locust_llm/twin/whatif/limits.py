@@ -9,6 +9,7 @@ from ..figures import IN_FLIGHT, REQUESTS_PER_S
 from ..loads import Lengths, Load
 from ..model import Settings
 from ..twin import NOT_TO_BE_USED, Ranges, Twin
+from .grid import impossible
 
 FAR_LOAD: Final = 10
 """Times the highest load that was measured: from there on nothing is said;"""
@@ -35,6 +36,12 @@ def refusal(twin: Twin, lengths: Lengths) -> str:
                 f"fitted to, {measured[1]:,}: fit a twin with such requests"
             )
     return ""
+
+
+def unfit(twin: Twin, lengths: Lengths) -> str:
+    """Why the server, as it was fitted, cannot serve these lengths, one sentence; empty: it can."""
+    why = impossible(twin.model.settings, lengths)
+    return f"this server cannot serve such requests: {why}" if why else ""
 
 
 def too_much(load: Load, ranges: Ranges) -> str:

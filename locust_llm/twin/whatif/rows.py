@@ -8,6 +8,7 @@ from locust_llm.slo.grammar import Rule
 from ..answers import WIDTH, Answer, against, answer
 from ..figures import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from ..loads import Lengths
+from ..model import Model
 from ..twin import SHAPE, Twin
 from .grid import Case, as_fitted
 from .judged import MET, NOT_MET, OPEN, falls_behind, figure_of, status
@@ -18,6 +19,8 @@ ROUGH: Final = 4
 """Models that a what-if is asked of at first,"""
 ROUGH_WIDTH: Final = 3.18
 """and standard errors to each side then: 95% of Student's t with 3 degrees of freedom."""
+ALONE: Final = 12
+"""Times that the only model of a twin is asked."""
 SMALL: Final = 40
 """What-ifs that are all asked of every model at once."""
 SHOWN: Final = 20
@@ -45,6 +48,8 @@ class Row(NamedTuple):
     """In what it is an extrapolation, each with the range that was measured."""
     unknown: tuple[str, ...]
     models: int
+    beyond_load: tuple[str, ...] = ()
+    """Of ``beyond``, what its load is the reason of."""
     falls_behind: bool = False
     """More comes than is completed: its waits have no percentile."""
 
@@ -77,14 +82,18 @@ class Asker(NamedTuple):
     def shape(self) -> bool:
         return self.twin.trust.verdict == SHAPE
 
+    @property
+    def models(self) -> Sequence[Model]:
+        """A twin that was written without draws has one: it is asked again and again, as requests come by chance."""
+        found = self.twin.models()
+        return found if len(found) > 1 else found * ALONE
+
     def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[Row]:
         """Of all cases, in their order."""
-        models, figures = self.twin.models(), wanted(self.rules)
+        models, figures = self.models, wanted(self.rules)
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
-        asked = list(cases)
-        if self.shape:
-            asked += dict.fromkeys(map(as_fitted, cases))
+        asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
         first = Work(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
         found = simulate(
             first, [case.asked for case in asked], processes=processes, on_progress=lambda done, _: on_progress(done, most)
@@ -92,9 +101,9 @@ class Asker(NamedTuple):
         rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
         if few:
             return rows
-        again = sorted(rows, key=self._hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
-        second = [row.case for row in again]
-        second += dict.fromkeys(map(as_fitted, second)) if self.shape else ()
+        again = sorted(rows, key=_hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
+        second = list(dict.fromkeys(row.case for row in again))
+        second = list(dict.fromkeys([*second, *(map(as_fitted, second) if self.shape else ())]))
         found = simulate(
             Work(models, self.lengths, figures), [case.asked for case in second], processes=processes,
             on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
@@ -102,12 +111,6 @@ class Asker(NamedTuple):
         better = self._judged(dict(zip(second, found, strict=True)), [row.case for row in again], len(models))
         by_case = {row.case: row for row in better}
         return [by_case.get(row.case, row) for row in rows]
-
-    def _hope(self, row: Row) -> tuple[bool, float]:
-        """Whether the middle of its answers is within the rules, and how much its throughput may be; the most first."""
-        middle = {name: Answer(one.about, one.about, one.about) for name, one in row.answers.items()}
-        throughput = row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
-        return status(self.rules, middle) == NOT_MET, -throughput
 
     def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[Row]:
         lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
@@ -126,14 +129,21 @@ class Asker(NamedTuple):
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
+        of_load = tuple(beyond_load(asked, absolute, twin.ranges))
         beyond = (
-            *beyond_load(asked, absolute, twin.ranges), *beyond_settings(asked, twin.model.settings), *lengths,
+            *of_load, *beyond_settings(asked, twin.model.settings), *lengths,
         )  # fmt: skip
         chosen = [key.replace("-", "_") for key, _ in case.chosen]
         return Row(
             case=case, logs=logs, answers=relative, status="" if self.shape else status(self.rules, absolute), beyond=beyond,
-            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, falls_behind=falls_behind(absolute),
+            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
+            falls_behind=falls_behind(absolute),
         )  # fmt: skip
+
+
+def _hope(row: Row) -> tuple[bool, float]:
+    """Those that may be within the rules first, and of these the ones with the most that their throughput may be."""
+    return row.status == NOT_MET, -row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
 
 
 def foremost(rows: Sequence[Row]) -> list[Row]:

@@ -14,8 +14,8 @@ from ..model import Model
 
 FEW: Final = 24
 """Simulations, up to which processes are not worth their start."""
-CHUNK: Final = 8
-"""What-ifs that a process gets at a time, at most."""
+CHUNK: Final = 2
+"""What-ifs that a process gets at a time, at most: what it has begun it ends, also after Ctrl-C."""
 Logarithms = dict[str, list[float]]
 """By figure, one of each model."""
 Progress = Callable[[int, int], None]
@@ -44,7 +44,7 @@ class Size(NamedTuple):
     open: int
 
 
-ROUGH: Final = Size(4, 60, 300)
+ROUGH: Final = Size(6, 60, 300)
 EXACT: Final = Size(6, 150, 600)
 
 

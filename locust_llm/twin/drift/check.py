@@ -1,0 +1,178 @@
+"""Check: how far the traits of some loads are from what the twin's server had, and which change explains it.
+
+Both are held against a replay of the same requests on the twin, with its noise: the twin's own error is in both, and
+cancels. What is left is compared with what replays of an unchanged server scatter by. Each change gives a direction in
+which the traits would move; the shift along it, by generalised least squares, is divided by its standard error (the matched
+filter). The largest of these decides, against the bound of a normal distribution for all of them together (Bonferroni), or
+what replays of an unchanged server themselves reach, whichever is larger.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from locust_llm.twin.model import Model
+from locust_llm.twin.seen import Stage
+from locust_llm.twin.twin import Reference, Twin
+
+from .changes import Change, changes
+from .traits import TRAITS, Array, replayed, traits, traits_of
+
+FALSE_ALARM: Final = 0.01
+"""Of a whole check."""
+REPLAYS: Final = 200
+"""Of an unchanged server."""
+REPLAYS_OF_CHANGE: Final = 12
+REPLAYS_OF_REFERENCE: Final = 40
+SHARED: Final = 0.015
+OWN: Final = 0.01
+OWN_SPREAD: Final = (0.1, 0.3)
+"""Standard deviation of what servers, and the machine that measures, vary by anyway, as a share: of all times together, of
+each trait by itself, and of the spread of gaps of one user and of more, where it is of what steps are made of, too."""
+ALIKE: Final = 4.0
+"""A change whose filter squared is so close to the largest explains it as well: a likelihood ratio of e^2."""
+SEED: Final = 30_000
+TIMES: Final = tuple(
+    -1.0 if name == "throughput" else 0.0 if name in ("gap spread", "running") else 1.0 for name in TRAITS
+)
+"""What a trait does where every time grows."""
+
+
+class Shift(NamedTuple):
+    change: Change
+    z: float
+    """In standard errors; above 0 in the direction of the change."""
+    times: float
+    """As many times the change."""
+    error: float
+
+
+class Drift(NamedTuple):
+    """Of one check."""
+
+    drifted: bool
+    largest: float
+    """Of the shifts and of the rest, in standard errors,"""
+    bound: float
+    """and above what it is drift, at FALSE_ALARM."""
+    shifts: tuple[Shift, ...]
+    """The largest first."""
+    named: tuple[Shift, ...]
+    """What explains it: the largest shift, and those that explain it as well. Empty: none does, or there is no drift."""
+
+
+def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_REFERENCE) -> tuple[Reference, ...]:
+    """Of the closed loops among these stages."""
+    found, still = list[Reference](), Change("", "", model)
+    for stage in stages:
+        if stage.users:
+            drawn = np.array([traits(replayed(still, stage, SEED - 1 - i)) for i in range(replays)])
+            off, error = traits(stage) - drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
+            found += [
+                Reference(users=stage.users, figure=name, off=float(off[i]), error=float(error[i]))
+                for i, name in enumerate(TRAITS)
+            ]
+    return tuple(found)
+
+
+def loads_of(twin: Twin) -> list[int]:
+    """Users of three loads of the reference: the least, the middle one and the most. Raises ValueError."""
+    users = sorted({one.users for one in twin.reference})
+    if not users:
+        raise ValueError("this twin has no load with a number of users to hold a server against: fit it again")
+    return sorted({users[0], users[len(users) // 2], users[-1]})
+
+
+class Null(NamedTuple):
+    """Of an unchanged server at some loads: the mean of its traits, their covariance, and what each change does to them."""
+
+    mean: Array
+    covariance: Array
+    moves: tuple[tuple[Change, Array], ...]
+    bound: float
+
+
+def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
+    """``stages``: with the users of the reference; of their requests only the lengths and the first sends count."""
+    model = twin.model
+    by_name = {(one.users, one.figure): one for one in twin.reference}
+    known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
+    drawn = np.array([_traits(Change("", "", model), stages, SEED + i) for i in range(replays)])
+    still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
+    varies = np.array([_varies(twin.reference, one) for one in known])
+    shared = np.tile(TIMES, len(stages))
+    own = error**2 + varies**2 + np.concatenate([_own(stage) for stage in stages]) ** 2
+    covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
+    mean = drawn.mean(axis=0)
+    found = list[tuple[Change, Array]]()
+    for change in changes(model, max(stage.users for stage in stages)):
+        some = [_traits(change, stages, SEED + i) - drawn[i] for i in range(min(replays, REPLAYS_OF_CHANGE))]
+        found.append((change, np.mean(some, axis=0)))
+    unbounded = Null(mean + still, covariance, tuple(found), 0.0)
+    reached = [abs_most(unbounded, one - mean) for one in drawn]
+    share = FALSE_ALARM / (2 * len(found) + 1)
+    bound = max(NormalDist().inv_cdf(1 - share), float(np.quantile(reached, 1 - FALSE_ALARM)))
+    return unbounded._replace(bound=bound)
+
+
+def _own(stage: Stage) -> Array:
+    return np.array([OWN_SPREAD[stage.users > 1] if name == "gap spread" else OWN for name in TRAITS])
+
+
+def _varies(reference: Sequence[Reference], at: Reference) -> float:
+    """By how much the twin's own error differs from one set of requests to another: taken to be as much as from a load to
+    the next ones, a standard deviation."""
+    ordered = sorted((one for one in reference if one.figure == at.figure), key=lambda one: one.users)
+    place = ordered.index(at)
+    near = [ordered[i] for i in (place - 1, place + 1) if 0 <= i < len(ordered)]
+    squares = [max(0.0, (one.off - at.off) ** 2 - one.error**2 - at.error**2) / 2 for one in near]
+    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+
+def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:
+    return traits_of([replayed(change, stage, seed + 1000 * i) for i, stage in enumerate(stages)])
+
+
+def abs_most(known: Null, off: Array) -> float:
+    return max([rest(known, off), *(_size(one) for one in shifts(known, off))])
+
+
+def _size(shift: Shift) -> float:
+    return abs(shift.z) if shift.change.both_ways else shift.z
+
+
+def shifts(known: Null, off: Array) -> list[Shift]:
+    """Of each change, the largest first."""
+    found = list[Shift]()
+    for change, move in known.moves:
+        weighted = np.linalg.solve(known.covariance, move)
+        length = float(move @ weighted)
+        if length > 1e-9:
+            found.append(
+                Shift(change, float(off @ weighted) / math.sqrt(length), float(off @ weighted) / length, length**-0.5)
+            )
+    return sorted(found, key=_size, reverse=True)
+
+
+def rest(known: Null, off: Array, explained: float = 0.0) -> float:
+    """What the traits are off by as a whole, of which a shift explains so much (squared), as a normal deviate (Wilson &
+    Hilferty, 1931)."""
+    freedom = len(off) - (explained > 0)
+    square = max(0.0, float(off @ np.linalg.solve(known.covariance, off)) - explained)
+    wide = 2 / (9 * freedom)
+    return float((math.cbrt(square / freedom) - 1 + wide) / math.sqrt(wide))
+
+
+def drift(known: Null, stages: Sequence[Stage]) -> Drift:
+    off = traits_of(stages) - known.mean
+    ordered = shifts(known, off)
+    largest = max(_size(ordered[0]), rest(known, off))
+    drifted = largest > known.bound
+    best = _size(ordered[0])
+    named = [one for one in ordered if _size(one) > 0 and best**2 - _size(one) ** 2 < ALIKE]
+    if not drifted or best <= known.bound:
+        named = []
+    return Drift(drifted, largest, known.bound, tuple(ordered), tuple(named))

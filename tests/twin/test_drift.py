@@ -1,0 +1,170 @@
+"""Drift: an unchanged server stays one, and what has moved is named, all in virtual time."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from support.probing import Noise, Server
+from support.sweeping import Lengths, chat, stage
+from support.twin_folders import swept_folder
+
+from locust_llm.exit_status import ExitStatus
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.twin import file
+from locust_llm.twin.commands.drift import drift as command
+from locust_llm.twin.drift.changes import BURST_S, Bursts, Change, changes
+from locust_llm.twin.drift.check import Null, Shift, drift, loads_of, null, reference, shifts
+from locust_llm.twin.drift.report import told
+from locust_llm.twin.drift.traits import TRAITS, traits
+from locust_llm.twin.seen import Seen, Stage
+from locust_llm.twin.twin import FIGURES, Origin, Ranges, Trust, Twin
+
+from .models import h100, plain
+
+SERVER = Server(budget=1024, num_seqs=16)
+NOISE = Noise(steps=0.03, network_s=0.0002)
+USERS = (1, 24)
+
+
+def minute(server: Server, noise: Noise, seed: int) -> list[Stage]:
+    """The lengths of the requests are the same for every seed."""
+
+    def lengths(users: int) -> Lengths:
+        own = Random(users)
+        return lambda random: chat(own)
+
+    return [stage(server, noise, seed + users, users, lengths(users), count=3 * users + 20) for users in USERS]
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    model = h100(budget=1024, max_num_seqs=16)
+    model = msgspec.structs.replace(model, noise=msgspec.structs.replace(model.noise, step_sigma=0.03))
+    trust, ranges = Trust(verdict=FIGURES), Ranges(users=USERS)
+    stages = minute(SERVER, NOISE, 1)
+    return Twin(
+        model=model, trust=trust, ranges=ranges, origin=Origin(host="http://server:8000", model="m", server="simulated 1"),
+        lengths=((500, 100),), reference=reference(model, stages, 20),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def known(twin: Twin) -> Null:
+    return null(twin, minute(SERVER, NOISE, 100), 40)
+
+
+def test_traits_of_two_requests() -> None:
+    """Gaps of 10, 10, 20 and 40 ms; first tokens after 100 and 300 ms, the longer prompt later; 0.42 s, 7 tokens."""
+    one = Seen(0.0, (0.1, 0.11, 0.12), 10, 3)
+    two = Seen(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
+    found = dict(zip(TRAITS, traits(Stage(2, 0.0, (one, two))), strict=True))
+    assert found["gap mean"] == pytest.approx(math.log(0.09 / 5))
+    assert found["stall"] == pytest.approx((math.log(0.01) + math.log(0.04)) / 2)
+    assert found["ttft short"] == pytest.approx(math.log(0.1))
+    assert found["ttft long"] == pytest.approx(math.log(0.3))
+    assert found["running"] == pytest.approx(math.log(0.09 / 0.37), abs=1e-3)
+    assert found["throughput"] == pytest.approx(math.log(7 / 0.37))
+
+
+def test_bursts_last_a_third_of_the_time() -> None:
+    clock = VirtualClock()
+    bursts, slow = Bursts(2.0, clock, Random(1)), 0
+    for i in range(40_000):
+        clock.call_at(i * BURST_S / 10, lambda: None)
+        clock.run()
+        slow += bursts() == 2.0
+    assert slow / 40_000 == pytest.approx(1 / 3, abs=0.03)
+    assert Bursts(1.0, clock, Random(1))() == 1.0
+
+
+def test_limits_that_would_not_show_are_no_changes() -> None:
+    assert {one.name for one in changes(h100(max_num_seqs=100), 8)} >= {"step", "fixed", "token", "budget"}
+    assert "max_num_seqs" in {one.name for one in changes(h100(), 32)}
+    assert "kv_tokens" not in {one.name for one in changes(h100(), 32)}
+
+
+def test_a_shift_is_measured_in_its_own_size(known: Null) -> None:
+    change, move = next(one for one in known.moves if one[0].name == "token")
+    (shift,) = [one for one in shifts(known, 0.5 * move) if one.change is change]
+    assert shift.times == pytest.approx(0.5)
+    assert shift.z == pytest.approx(0.5 / shift.error)
+
+
+def test_the_size_of_a_shift_in_words() -> None:
+    change = Change("step", "every step", plain(), size=0.1)
+    assert told(shifts_of(change, 1.0, 0.2)) == "every step, +10.0% (+6.0% to +14.2%)"
+    assert told(shifts_of(Change("budget", "half", plain()), 1.0, 0.2)) == "half"
+
+
+def shifts_of(change: Change, times: float, error: float) -> Shift:
+    return Shift(change, times / error, times, error)
+
+
+def test_an_unchanged_server_has_not_drifted(known: Null) -> None:
+    found = [drift(known, minute(SERVER, NOISE, seed)) for seed in (100, 300, 400)]
+    assert [one.drifted for one in found] == [False] * 3
+    assert all(one.named == () for one in found)
+
+
+@pytest.mark.parametrize(
+    ("server", "noise", "name"),
+    [
+        (SERVER, replace(NOISE, slower=1.15), "step"),
+        (replace(SERVER, budget=512), NOISE, "budget"),
+        (replace(SERVER, num_seqs=8), NOISE, "max_num_seqs"),
+        (SERVER, replace(NOISE, slowed=1.5), "neighbour"),
+    ],
+)
+def test_what_has_moved_is_named(known: Null, server: Server, noise: Noise, name: str) -> None:
+    found = drift(known, minute(server, noise, 100))
+    assert found.drifted
+    assert found.named[0].change.name == name
+
+
+def test_a_twin_of_no_closed_loop_cannot_drift(twin: Twin) -> None:
+    assert loads_of(twin) == [1, 24]
+    with pytest.raises(ValueError, match="fit it again"):
+        loads_of(msgspec.structs.replace(twin, reference=()))
+
+
+def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
+    file.write(twin, tmp_path / "twin.toml")
+    again = file.read(tmp_path / "twin.toml")
+    assert [one.figure for one in again.reference] == [one.figure for one in twin.reference]
+    assert again.reference[5].off == pytest.approx(twin.reference[5].off, rel=1e-5)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays: more would only move the bound a little."""
+    monkeypatch.setattr("locust_llm.twin.drift.check.REPLAYS", 24)
+    monkeypatch.setattr("locust_llm.twin.drift.check.REPLAYS_OF_CHANGE", 4)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_command_says_so_by_its_exit_status(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write(twin, tmp_path / "twin.toml")
+    same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
+    less = swept_folder(tmp_path / "less", minute(replace(SERVER, num_seqs=8), NOISE, 100))
+    assert command([str(tmp_path / "twin.toml"), str(same)]) == ExitStatus.OK
+    assert "The same server, as far as a minute tells" in capsys.readouterr().out
+    assert command([str(tmp_path / "twin.toml"), str(less)]) == ExitStatus.RULE_FAILED
+    assert "What moved: the requests at a time, about half" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few")
+def test_another_server_by_name_is_said_first(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = msgspec.structs.replace(twin, origin=msgspec.structs.replace(twin.origin, server="simulated 0"))
+    file.write(other, tmp_path / "twin.toml")
+    same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
+    assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
+    assert capsys.readouterr().out.startswith("Another server: simulated 1, and the twin is of simulated 0.")
+
+
+def test_what_cannot_be_checked_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([]) == ExitStatus.REFUSED
+    assert command([str(tmp_path / "no.toml")]) == ExitStatus.REFUSED
+    assert "cannot be read" in capsys.readouterr().err
