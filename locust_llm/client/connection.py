@@ -52,6 +52,10 @@ class ConnectFailed(Exception):
         self.outcome = outcome
 
 
+RECORD_BYTES: Final = 16_384
+"""Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""
+
+
 class TLSClosed(Exception):
     """The TLS layer of the peer sent what cannot be read."""
 
@@ -67,15 +71,18 @@ class TLS:
 
     def received(self, data: bytes) -> bytes:
         """Plain bytes out of what came over the socket; may be none. Raises TLSClosed."""
-        self.incoming.write(data)
+        incoming, read = self.incoming, self.object.read
+        incoming.write(data)
         plain = b""
         try:
             while True:
-                part = self.object.read(READ_BYTES)
+                part = read(RECORD_BYTES)
                 if not part:
                     self.closed = True
                     return plain
                 plain = plain + part if plain else part
+                if not incoming.pending:  # else asking once more would cost an exception
+                    return plain
         except ssl.SSLWantReadError:
             return plain
         except ssl.SSLZeroReturnError:

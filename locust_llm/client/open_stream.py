@@ -4,14 +4,18 @@ from collections.abc import Callable
 
 from gevent.event import Event
 
-from .connection import Connection
+from .connection import Connection, TLSClosed
 from .response import Response
+from .syscalls import READ_BYTES
 
 
 class OpenStream:
     """From ``StreamReader.add`` until it has ended."""
 
-    __slots__ = ("connection", "dropped", "ended", "left_since_ns", "looking", "on_first", "read_ns", "stream")
+    __slots__ = (
+        "connection", "dropped", "ended", "left_since_ns", "looking", "on_first", "read_ns", "sealed", "sealed_bytes",
+        "stamp_ns", "stream",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None) -> None:
         self.connection = connection
@@ -22,7 +26,31 @@ class OpenStream:
         self.dropped: tuple[str, str] | None = None
         self.read_ns = 0
         """Before the last read, monotonic ns."""
+        self.stamp_ns = 0
+        """Of the last read."""
         self.left_since_ns = 0
         """What the last read may have left in the kernel came after this, monotonic ns; 0: it left nothing."""
         self.looking = False
         """It waits to be looked into."""
+        self.sealed: list[tuple[int, int, bytes]] = []
+        """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
+        self.sealed_bytes = 0
+
+    def unseal(self) -> bool:
+        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded now."""
+        stream, tls, look = self.stream, self.connection.tls, False
+        sealed, self.sealed, self.sealed_bytes = self.sealed, [], 0
+        for stamp_ns, since_ns, data in sealed:
+            if stream.over or tls is None:
+                break
+            try:
+                plain = tls.received(data)
+            except TLSClosed as error:
+                stream.failed("tls", str(error))
+                break
+            look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
+            if tls.outgoing.pending > READ_BYTES:  # its own answers, which nobody sends while an answer comes
+                stream.failed("tls", "the server asks for answers of the TLS layer without end")
+            if tls.closed and not stream.over:
+                stream.closed()
+        return look

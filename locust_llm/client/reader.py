@@ -22,7 +22,7 @@ from gevent.monkey import get_original
 
 from locust_llm.core.record import CLIENT_ERROR
 
-from .connection import Connection, TLSClosed, ask_for_stamps
+from .connection import Connection, ask_for_stamps
 from .kernel_clock import wall_minus_monotonic_ns
 from .open_stream import OpenStream
 from .response import Response, describe
@@ -224,7 +224,9 @@ class StreamReader:
         elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        if reading.looking and stream.waiting_bytes >= READ_BYTES:  # faster than it is decoded: the server waits
+        if (
+            reading.looking and stream.waiting_bytes + reading.sealed_bytes >= READ_BYTES
+        ):  # faster than it is decoded: the server waits
             reading.left_since_ns = since_ns
             return
         reads = MAX_READS
@@ -234,6 +236,7 @@ class StreamReader:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
+                reading.unseal()
                 stream.failed("reset", describe(error))
                 break
             now_ns = time.monotonic_ns()
@@ -244,14 +247,18 @@ class StreamReader:
             self._behind_ns = now_ns - stamp_ns
             if self._behind_ns > stream.read_lag_ns:
                 stream.read_lag_ns = self._behind_ns
-            if stream.stamps and stamp_ns - stream.stamps[-1] < TIGHT_NS:
+            if stamp_ns - reading.stamp_ns < TIGHT_NS:
                 self._tight_reads += 1
+            reading.stamp_ns = stamp_ns
             self.reads += 1
-            if data and reading.connection.tls is None:
-                look = stream.arrived(stamp_ns, since_ns, data)
-            else:
-                look = self._through_tls(reading, stamp_ns, since_ns, data)
-            if look:
+            if not data:
+                reading.unseal()
+                stream.closed()
+            elif reading.connection.tls is not None:  # decrypted between the reads, as it is decoded
+                reading.sealed.append((stamp_ns, since_ns, data))
+                reading.sealed_bytes += len(data)
+                self._enqueue(reading)
+            elif stream.arrived(stamp_ns, since_ns, data):
                 self._enqueue(reading)
             if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
                 if not closing:
@@ -304,8 +311,9 @@ class StreamReader:
     def _look(self, reading: OpenStream) -> None:
         """Decode what came. Between the reads, because a read that is late merges chunks, and a late look harms little."""
         stream = reading.stream
-        seen = stream.first_seen
-        stream.look(time.monotonic_ns())
+        seen, now_ns = stream.first_seen, time.monotonic_ns()
+        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
+            stream.look(now_ns)
         if stream.over:
             self._over(reading)
             return
@@ -322,24 +330,6 @@ class StreamReader:
             stream.unstamped += 1
             self._stamps = False  # this thread's clock is all there is: no time to sleep
 
-    def _through_tls(self, reading: OpenStream, stamp_ns: int, since_ns: int, data: bytes) -> bool:
-        """``Response.arrived`` with what TLS makes of these bytes; none: the peer closed."""
-        stream, tls = reading.stream, reading.connection.tls
-        if not data or tls is None:
-            stream.closed()
-            return False
-        try:
-            plain = tls.received(data)
-        except TLSClosed as error:
-            stream.failed("tls", str(error))
-            return False
-        look = bool(plain) and stream.arrived(stamp_ns, since_ns, plain)
-        if tls.outgoing.pending > READ_BYTES:  # what TLS itself would answer, and nobody sends while an answer comes
-            stream.failed("tls", "the server asks for answers of the TLS layer without end")
-        if tls.closed and not stream.over:
-            stream.closed()
-        return look
-
     def _give_up(self) -> None:
         os.eventfd_read(self._wake)
         while self._drops:
@@ -347,6 +337,7 @@ class StreamReader:
 
     def _drop(self, reading: OpenStream) -> None:
         if self._readings.get(reading.connection.fd) is reading and reading.dropped is not None:
+            reading.unseal()
             reading.stream.failed(*reading.dropped)
             self._over(reading)
 
