@@ -36,6 +36,19 @@ class OpenStream:
         """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
         self.sealed_bytes = 0
 
+    def took(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        """One read; no bytes: the peer closed. Returns whether it shall be looked into: TLS is decrypted then, between the
+        reads, as all is decoded."""
+        if not data:
+            self.unseal()
+            self.stream.closed()
+            return False
+        if self.connection.tls is None:
+            return self.stream.arrived(stamp_ns, since_ns, data)
+        self.sealed.append((stamp_ns, since_ns, data))
+        self.sealed_bytes += len(data)
+        return True
+
     def unseal(self) -> bool:
         """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded now."""
         stream, tls, look = self.stream, self.connection.tls, False

@@ -251,14 +251,7 @@ class StreamReader:
                 self._tight_reads += 1
             reading.stamp_ns = stamp_ns
             self.reads += 1
-            if not data:
-                reading.unseal()
-                stream.closed()
-            elif reading.connection.tls is not None:  # decrypted between the reads, as it is decoded
-                reading.sealed.append((stamp_ns, since_ns, data))
-                reading.sealed_bytes += len(data)
-                self._enqueue(reading)
-            elif stream.arrived(stamp_ns, since_ns, data):
+            if reading.took(stamp_ns, since_ns, data):
                 self._enqueue(reading)
             if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
                 if not closing:
