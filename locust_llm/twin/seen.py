@@ -1,7 +1,7 @@
 """Seen: what a client measured of a server, request by request: the episodes of a probe and the stages of a sweep."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -115,13 +115,3 @@ def seen(record: Record) -> Seen | None:
     sent_at = record.sent_at + record.clock_offset_s
     token_at = tuple(sent_at + us / 1e6 for us in record.chunk_us)
     return Seen(sent_at, token_at, record.input_tokens, record.output_tokens)
-
-
-def at_same_time(requests: Sequence[Seen]) -> int:
-    """The most that decoded at a moment."""
-    ends = sorted([(one.token_at[0], 1) for one in requests] + [(one.token_at[-1], -1) for one in requests])
-    most = count = 0
-    for _, change in ends:
-        count += change
-        most = max(most, count)
-    return most
