@@ -39,7 +39,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences + context x tokens read + pair
     x pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to ``free_tokens`` the linear
     layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of a prompt and a token
-    before it, for which attention is computed."""
+    before it, for which attention is computed. Before a step the engine takes who has come, in ``admission_s`` each, and who
+    comes meanwhile too."""
 
     fixed_s: float
     token_s: float
@@ -47,6 +48,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     context_s: float = 0.0
     pair_s: float = 0.0
     free_tokens: float = 0.0
+    admission_s: float = 0.0
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +108,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             max_long_partial_prefills=settings.max_num_partial_prefills,
         )
         scheduler = Scheduler(config, POLICIES[settings.policy], record=True)
-        engine = BatchEngine(scheduler, _Steps(self, clock, random, log, slower), clock, count_parts=False)
+        engine = _Admitting(scheduler, _Steps(self, clock, random, log, slower), clock, self.cost.admission_s, log)
         return _Behind(engine, self.front, clock)
 
 
@@ -119,6 +121,8 @@ class Step(NamedTuple):
     sequences: int
     context_tokens: int
     pairs: float
+    admitted: int = 0
+    """No step, but the time in which so many requests were taken."""
 
 
 class _Steps:
@@ -176,6 +180,32 @@ def _factor(noise: Noise, random: Random | None) -> Callable[[], float]:
         return lambda: 1.0
     mean, draw = -sigma * sigma / 2, random.gauss
     return lambda: math.exp(draw(mean, sigma))
+
+
+class _Admitting(BatchEngine):
+    """Takes who has come between two steps, one after the other, until nobody comes meanwhile. llama.cpp's server does
+    (tools/server/server-queue.cpp, `start_loop`: all tasks, then the slots), with a slot's cache to be stored for each."""
+
+    def __init__(
+        self, scheduler: Scheduler, cost: _Steps, clock: VirtualClock, admission_s: float, log: list[Step] | None
+    ) -> None:
+        super().__init__(scheduler, cost, clock, count_parts=False)
+        self._admission_s, self._log, self._come = admission_s, log, 0
+
+    def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:
+        self._come += 1
+        super().add(sequence, on_token, each=each)
+
+    def _begin_step(self) -> None:
+        come, self._come = self._come, 0
+        if not come or not self._admission_s and self._log is None:
+            super()._begin_step()
+            return
+        took_s = come * self._admission_s
+        if self._log is not None:
+            self._log.append(Step(self._due, took_s, 0, 0, 0, 0.0, come))
+        self._due += took_s
+        self.clock.call_at(self._due, self._begin_step)
 
 
 class _Behind:
