@@ -14,6 +14,8 @@ from .model import Model, Step
 from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
+BEFORE_S = 1e-11
+"""An admission that takes no time comes after what ended, and who came, at its moment."""
 PAUSE_S = 0.05
 """Between two episodes, when the engine is idle."""
 
@@ -55,6 +57,7 @@ class Replay(NamedTuple):
         reached = np.repeat(until, 2, axis=0)[1:-1]  # as a step begins, and as it ends
 
         def by(moment: Array) -> Array:
+            moment = moment - BEFORE_S
             return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(6)])
 
         first = by(self.first_at)
