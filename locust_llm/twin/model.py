@@ -64,6 +64,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
     step_sigma: float = 0.0
     """Standard deviation of the logarithm of a step's time."""
+    step_s: float = 0.0
+    """Standard deviation of a step's time beside that: what an operating system does to short steps and long ones alike."""
     chunk_s: float = 0.0
     """Mean time by which a chunk is late, exponential."""
     merged: float = 0.0
@@ -161,7 +163,7 @@ class _Steps:
         if self.slower is not None:
             took_s *= self.slower()
         if self.random is not None:
-            took_s = took_s * self._factor() + self._pause_s(took_s)
+            took_s = took_s * self._factor(took_s) + self._pause_s(took_s)
         if self.log is not None:
             self.log.append(Step(self.clock.now, took_s, tokens, sequences, context_tokens, pairs))
         return took_s
@@ -173,13 +175,18 @@ class _Steps:
         return noise.pause_s if random.random() < took_s / noise.pause_every_s else 0.0
 
 
-def _factor(noise: Noise, random: Random | None) -> Callable[[], float]:
-    """Of a step: its mean is 1."""
-    sigma = noise.step_sigma
-    if random is None or not sigma:
-        return lambda: 1.0
-    mean, draw = -sigma * sigma / 2, random.gauss
-    return lambda: math.exp(draw(mean, sigma))
+def _factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
+    """Of a step that takes so many seconds on average: log-normal, its mean is 1."""
+    share, beside = noise.step_sigma**2, noise.step_s**2
+    if random is None or not share + beside:
+        return lambda took_s: 1.0
+    draw = random.gauss
+
+    def factor(took_s: float) -> float:
+        variance = share + beside / max(took_s * took_s, beside)
+        return math.exp(draw(-variance / 2, math.sqrt(variance)))
+
+    return factor
 
 
 class _Admitting(BatchEngine):

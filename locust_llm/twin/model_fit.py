@@ -137,7 +137,7 @@ def fit_model(
     if not among:
         raise ValueError(f"the simulator has no scheduler for a server that the probe calls {said.name!r}")
     scores = choose(among, _begin(episodes), episodes, on_progress)
-    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes))
+    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes, scores[0].model))
     model = model.with_settings(limited(model, stages))
     reading = scores[0].reading
     fitted = _best(model, episodes, stages, reading=reading)
