@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
-from .model import Model, Step
+from .engine import Step, engine
+from .model import Model
 from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
@@ -67,7 +68,7 @@ class Replay(NamedTuple):
 def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
     """Each sent as it was, to an idle engine."""
     clock, steps, rows = VirtualClock(), list[Step](), list[Row]()
-    virtual = Virtual(clock, model.engine(clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = list[Request]()
     for episode in episodes:
         begin, first = clock.now + PAUSE_S, episode.requests[0].sent_at
@@ -98,7 +99,7 @@ def as_replayed(replay: Replay, episodes: Sequence[Episode]) -> list[Seen]:
 def replay_stage(model: Model, stage: Stage) -> Replay:
     """See `send_again`."""
     clock, steps = VirtualClock(), list[Step]()
-    virtual = Virtual(clock, model.engine(clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = send_again(stage, virtual)
     clock.run()
     return _replay(model, requests, virtual.rows, steps)

@@ -26,6 +26,7 @@ from locust_llm.twin.answers import Answer, Asked, predict
 from locust_llm.twin.figures import figures
 from locust_llm.twin.fit import fit
 from locust_llm.twin.loads import Load
+from locust_llm.twin.model import work
 from locust_llm.twin.seen import episodes_of
 from locust_llm.twin.twin import FIGURES, Twin
 
@@ -164,11 +165,10 @@ class Result(NamedTuple):
         if self.twin is None:
             return {}
         said = self.twin.model
-        stepping = said.step_time()
         true, noise = self.hidden.server.costs.step_time(), self.hidden.seen_noise
         times = math.exp(noise.steps**2 / 2)  # the mean of its factor
         return {
-            name: stepping(segments, decodes, tokens) / (times * true(segments, decodes, tokens)) - 1
+            name: said.cost.step_s(work(segments, decodes, tokens)) / (times * true(segments, decodes, tokens)) - 1
             for name, (segments, decodes, tokens) in STEPS.items()
             if not (self.hidden.server.policy == "static" and segments and decodes)  # it has no such step
         }

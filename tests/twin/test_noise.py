@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.twin import model
+from locust_llm.twin import model as twin_model
 from locust_llm.twin import noise as twin_noise
+from locust_llm.twin.engine import factor
 from locust_llm.twin.replay import replay_episodes
 from locust_llm.twin.seen import Episode, Seen
 
@@ -73,7 +74,7 @@ def test_steps_that_are_unlike_in_proportion_have_no_other_noise() -> None:
 
 def test_a_fixed_deviation_is_less_of_a_long_step() -> None:
     """20 ms are 10% of a step of 200 ms, and 1% of one of 2 s."""
-    factor = model._factor(model.Noise(step_s=0.02), Random(1))
-    logs = [np.log([factor(took_s) for _ in range(4000)]) for took_s in (0.2, 2.0)]
+    drawn = factor(twin_model.Noise(step_s=0.02), Random(1))
+    logs = [np.log([drawn(took_s) for _ in range(4000)]) for took_s in (0.2, 2.0)]
     assert [np.std(one) for one in logs] == pytest.approx([0.1, 0.01], rel=0.05)
     assert np.mean(np.exp(logs[0])) == pytest.approx(1, abs=0.01)
