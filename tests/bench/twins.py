@@ -9,7 +9,9 @@ import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import count
 from random import Random
 from statistics import median
 from typing import Final, NamedTuple
@@ -245,10 +247,11 @@ def main() -> None:
     parser.add_argument("--only", help="servers with this in their label")
     options = parser.parse_args()
     known = [one for one in hidden(options.seed, options.count) if (options.only or "") in one.label]
-    results = [study(one, options.seed + i) for i, one in enumerate(known)]
-    print(report("Hidden servers", results), flush=True)
-    print(summary(results), flush=True)
-    print(report("Outside of the model", [study(one, options.seed + 500 + i) for i, one in enumerate(outside())]))
+    with ProcessPoolExecutor() as pool:
+        results = list(pool.map(study, known, count(options.seed)))
+        print(report("Hidden servers", results), flush=True)
+        print(summary(results), flush=True)
+        print(report("Outside of the model", list(pool.map(study, outside(), count(options.seed + 500)))))
 
 
 if __name__ == "__main__":

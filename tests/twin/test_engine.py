@@ -20,14 +20,17 @@ Times = list[tuple[float, list[float]]]
 
 
 def served(
-    model: Model, arrivals: list[tuple[float, Request]], monkeypatch: pytest.MonkeyPatch, *, slowly: bool, closed: bool = False
-) -> Times:
+    model: Model, arrivals: list[tuple[float, Request]], monkeypatch: pytest.MonkeyPatch, *, slowly: bool,
+    closed: bool = False,
+) -> Times:  # fmt: skip
     clock, log = VirtualClock(), list[Step]()
     with monkeypatch.context() as patched:
         if slowly:
             patched.setattr(Admitting, "_only_decodes", lambda self: False)
         limit = 2 if closed else math.inf
-        virtual = Virtual(clock, twin_engine.engine(model, clock, Random(3), log), prefill_limit=limit, keep_tokens=True)
+        virtual = Virtual(
+            clock, twin_engine.engine(model, clock, Random(3), log), prefill_limit=limit, keep_tokens=True
+        )
         if closed:
             virtual.closed_loop(3, iter([request for _, request in arrivals]), stagger_s=0.01)
         else:
@@ -40,7 +43,9 @@ def served(
 @given(
     policy=st.sampled_from(["chunked", "mixed", "prefill-first", "static", "partial-prefills", "llama.cpp"]),
     arrivals=st.lists(
-        st.tuples(st.floats(0, 3), st.builds(Request, st.integers(1, 900), st.integers(1, 120))), min_size=1, max_size=12
+        st.tuples(st.floats(0, 3), st.builds(Request, st.integers(1, 900), st.integers(1, 120))),
+        min_size=1,
+        max_size=12,
     ),
     seqs=st.sampled_from([2, 5, 64]),
     blocks=st.sampled_from([64, 100, 4000]),

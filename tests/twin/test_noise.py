@@ -51,7 +51,8 @@ def stalls(short: float, long: float) -> list[Episode]:
         moments = np.concatenate([[0.02], 0.02 + np.cumsum(gaps)])
         came = float(moments[list(at).index(first)])
         begin = float(np.interp(0.405 + at[0] - 0.02, at, moments))
-        found.append(Episode("stall", (decoder._replace(token_at=tuple(moments)), Seen(begin, (came, came + 0.01), 2995, 2))))
+        beside = Seen(begin, (came, came + 0.01), 2995, 2)
+        found.append(Episode("stall", (decoder._replace(token_at=tuple(moments)), beside)))
     return found
 
 
