@@ -17,13 +17,17 @@ WIDER: Final = (1, 2, 4, 8, 16)
 """Budgets of servers that compute whole prompts, in longest prompts of the probe."""
 
 
-def candidates(said: Diagnosis, longest: int) -> list[Settings]:
-    """``longest``: tokens of the longest prompt seen. Empty: the simulator has none, or the probe cannot tell."""
-    return list(_candidates(said, longest + 1))
+def candidates(said: Diagnosis, longest: int, slots: int | None = None) -> list[Settings]:
+    """``longest``: tokens of the longest prompt seen. ``slots``: of llama.cpp, see Origin. Empty: the simulator has none, or
+    the probe cannot tell."""
+    return list(_candidates(said, longest + 1, slots))
 
 
-def _candidates(said: Diagnosis, widest: int) -> Iterator[Settings]:
-    if said.name == STATIC:
+def _candidates(said: Diagnosis, widest: int, slots: int | None) -> Iterator[Settings]:
+    if said.name == CHUNKED and said.budget is not None and slots:
+        for budget in budgets(said.budget[0], said.budget[2]):
+            yield Settings(policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=slots)
+    elif said.name == STATIC:
         yield from (Settings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
     elif said.name == PREFILL_FIRST:
         for policy in ("prefill-first", "mixed"):

@@ -23,7 +23,10 @@ LEAST: Final = 0.05
 
 
 def limited(model: Model, stages: Sequence[Stage]) -> Settings:
-    """The settings, with the limit that explains the waits of the stages best; as they are, where none is needed."""
+    """The settings, with the limit that explains the waits of the stages best; as they are, where none is needed, or the
+    server has told its own."""
+    if model.settings.max_num_seqs:
+        return model.settings
     loaded = [stage for stage in stages if stage.users and _running(stage)[0] * BEYOND < stage.users]
     if not loaded:
         return model.settings

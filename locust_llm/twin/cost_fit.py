@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Weighted equations: columns x (fixed, token, stream, context, pair, request, prompt token) = seconds."""
+    """Weighted equations: columns x (fixed, token, stream, context, pair, admission, request, prompt token) = seconds."""
 
     columns: Array
     seconds: Array
@@ -158,9 +158,17 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
         weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))
         found = least_squares(columns * weights[:, None], target * weights)
     residuals = _residuals(given, found)
-    fixed, token, stream, context, pair, request, reading = map(float, found)
+    fixed, token, stream, context, pair, admission, request, reading = map(float, found)
     return Solved(
-        Cost(fixed_s=fixed, token_s=token, stream_s=stream, context_s=context, pair_s=pair, free_tokens=free_tokens),
+        Cost(
+            fixed_s=fixed,
+            token_s=token,
+            stream_s=stream,
+            context_s=context,
+            pair_s=pair,
+            free_tokens=free_tokens,
+            admission_s=admission,
+        ),
         Front(request_s=request, token_s=reading),
         residuals,
     )
@@ -202,7 +210,8 @@ def _own(model: Model, among: Sequence[Group]) -> Solved:
     """What a model says of its own replay."""
     cost, front = model.cost, model.front
     given = rows(among, cost.free_tokens)
-    factors = (cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, front.request_s, front.token_s)
+    of_step = (cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, cost.admission_s)
+    factors = (*of_step, front.request_s, front.token_s)
     return Solved(cost, front, _residuals(given, np.array(factors)))
 
 

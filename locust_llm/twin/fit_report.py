@@ -86,10 +86,13 @@ def costs(twin: Twin) -> Iterator[str]:
     yield told(step, lambda model: step_s(model, most, 0))
     yield told(f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s)
     yield told(f"Attention within a prompt of {CONTEXT:,} tokens", lambda model: CONTEXT**2 / 2 * model.cost.pair_s)
+    if twin.model.cost.admission_s:
+        yield told("Each request holds up all others, when it is taken, by", lambda model: model.cost.admission_s)
     yield told("Before the scheduler has a request", lambda model: model.front.request_s)
     yield told(f"and for each {CONTEXT:,} tokens of its prompt", lambda model: CONTEXT * model.front.token_s)
     noise = twin.model.noise
-    yield f"Equal steps differ by {noise.step_sigma:.1%}; a chunk comes {timed(noise.chunk_s)} late on average"
+    beside = f" and {timed(noise.step_s)}" if noise.step_s else ""
+    yield f"Equal steps differ by {noise.step_sigma:.1%}{beside}; a chunk comes {timed(noise.chunk_s)} late on average"
     if noise.pause_every_s:
         yield f"The server pauses for {timed(noise.pause_s)}, about every {noise.pause_every_s:.1f} s"
 

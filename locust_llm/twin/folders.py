@@ -144,9 +144,15 @@ def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
     run = probe.run
     made = ", ".join(f"{name} {run.versions[name]}" for name in ("locust-llm", "python") if name in run.versions)
     return Origin(
-        host=run.settings.host, model=run.model, server=run.server, made_with=made,
+        host=run.settings.host, model=run.model, server=run.server, slots=_slots(run), made_with=made,
         folders=tuple(str(one.path) for one in (probe, *others)),
     )  # fmt: skip
+
+
+def _slots(run: Run) -> int | None:
+    """See Origin."""
+    told = run.server_flags.get("total_slots", "")
+    return int(told) if run.server.startswith("llama.cpp") and told.isdecimal() and 0 < int(told) < 1 << 20 else None
 
 
 # -- loads of a folder ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import numpy as np
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
-from .model import Model, Noise, Slower
+from .engine import Slower, engine
+from .model import Model, Noise
 from .replay import send_again
 from .seen import Seen, Stage
 
@@ -43,7 +44,7 @@ def simulated(
     count = count or max(FEWEST, ROUNDS * load.users)
     requests = [Request(*lengths[random.randrange(len(lengths))]) for _ in range(count)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
-    virtual = Virtual(clock, model.engine(clock, random), prefill_limit=prefill_limit, keep_tokens=True)
+    virtual = Virtual(clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True)
     if load.users:
         virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
     else:
@@ -54,8 +55,8 @@ def simulated(
 def again(model: Model, stage: Stage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None) -> Stage:
     """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps longer beside that."""
     clock = VirtualClock()
-    engine = model.engine(clock, Random(seed), slower=slower(clock) if slower else None)
-    virtual = Virtual(clock, engine, keep_tokens=True)
+    behind = engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
+    virtual = Virtual(clock, behind, keep_tokens=True)
     send_again(stage, virtual)
     return _stage(virtual, model.noise, seed, Load(stage.users, stage.rate))
 

@@ -1,23 +1,9 @@
-"""Model: what a twin is made of, as frozen data: the scheduler, the cost of a step, what is around it; and its engine."""
+"""Model: what a twin is made of, as frozen data: the scheduler, the cost of a step, what is around it."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from random import Random
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
-
-from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import BLOCK_SIZE, StepTime
-from locust_llm.simulator.scheduling.engine import BatchEngine, Engine
-from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.sequence import Sequence as Request
-
-UNLIMITED_SEQS: Final = 1_000_000
-UNLIMITED_KV_TOKENS: Final = 1 << 40
-Slower = Callable[[], float]
-"""By what factor a step that begins now takes longer, for a reason that is not in the model."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +25,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences + context x tokens read + pair
     x pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to ``free_tokens`` the linear
     layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of a prompt and a token
-    before it, for which attention is computed."""
+    before it, for which attention is computed. Before a step the engine takes who has come, in ``admission_s`` each, and who
+    comes meanwhile too."""
 
     fixed_s: float
     token_s: float
@@ -47,6 +34,39 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     context_s: float = 0.0
     pair_s: float = 0.0
     free_tokens: float = 0.0
+    admission_s: float = 0.0
+
+    def step_s(self, work: "Work") -> float:
+        """Without the noise."""
+        return (
+            self.fixed_s
+            + self.token_s * max(0.0, work.tokens - self.free_tokens)
+            + self.stream_s * work.sequences
+            + self.context_s * work.context_tokens
+            + self.pair_s * work.pairs
+        )
+
+
+class Work(NamedTuple):
+    """What a step is made of."""
+
+    tokens: int
+    sequences: int
+    context_tokens: int
+    pairs: float = 0.0
+
+
+def work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> Work:
+    """``segments``: of each prompt the tokens that are computed before, and in the step; then those who decode, and the
+    tokens of all their contexts."""
+    tokens, sequences, context_tokens, pairs = num_decodes, num_decodes, num_context_tokens, 0.0
+    for computed, new in segments:
+        tokens += new
+        sequences += 1
+        context_tokens += computed + new
+        if new > 1:
+            pairs += new * (computed + new / 2)
+    return Work(tokens, sequences, context_tokens, pairs)
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +82,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
     step_sigma: float = 0.0
     """Standard deviation of the logarithm of a step's time."""
+    step_s: float = 0.0
+    """Standard deviation of a step's time beside that: what an operating system does to short steps and long ones alike."""
     chunk_s: float = 0.0
     """Mean time by which a chunk is late, exponential."""
     merged: float = 0.0
@@ -82,120 +104,3 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_settings(self, settings: Settings) -> "Model":
         return msgspec.structs.replace(self, settings=settings)
-
-    def step_time(self) -> StepTime:
-        """Without the noise."""
-        return _Steps(self, VirtualClock(), None, None)
-
-    def engine(
-        self,
-        clock: VirtualClock,
-        random: Random | None = None,
-        log: "list[Step] | None" = None,
-        slower: Slower | None = None,
-    ) -> Engine:
-        """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
-        settings = self.settings
-        kv_tokens = settings.kv_tokens or UNLIMITED_KV_TOKENS
-        config = Config(
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs or UNLIMITED_SEQS,
-            kv_tokens=kv_tokens // BLOCK_SIZE * BLOCK_SIZE,
-            long_prefill_token_threshold=settings.long_prefill_token_threshold,
-            max_num_partial_prefills=settings.max_num_partial_prefills,
-            max_long_partial_prefills=settings.max_num_partial_prefills,
-        )
-        scheduler = Scheduler(config, POLICIES[settings.policy], record=True)
-        engine = BatchEngine(scheduler, _Steps(self, clock, random, log, slower), clock, count_parts=False)
-        return _Behind(engine, self.front, clock)
-
-
-class Step(NamedTuple):
-    """What a step was made of, when it began and how long it took."""
-
-    at: float
-    took_s: float
-    tokens: int
-    sequences: int
-    context_tokens: int
-    pairs: float
-
-
-class _Steps:
-    """The step times of a model: a `StepCost` that is its own `StepTime`."""
-
-    def __init__(
-        self,
-        model: Model,
-        clock: VirtualClock,
-        random: Random | None,
-        log: list[Step] | None,
-        slower: Slower | None = None,
-    ) -> None:
-        self.slower = slower
-        self.cost, self.noise, self.clock, self.random, self.log = model.cost, model.noise, clock, random, log
-        self._factor = _factor(model.noise, random)
-
-    def step_time(self) -> StepTime:
-        return self
-
-    def __call__(self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
-        cost, tokens, sequences, context_tokens, pairs = self.cost, num_decodes, num_decodes, num_context_tokens, 0.0
-        for computed, new in segments:
-            tokens += new
-            sequences += 1
-            context_tokens += computed + new
-            if new > 1:
-                pairs += new * (computed + new / 2)
-        took_s = (
-            cost.fixed_s
-            + cost.token_s * max(0.0, tokens - cost.free_tokens)
-            + cost.stream_s * sequences
-            + cost.context_s * context_tokens
-            + cost.pair_s * pairs
-        )
-        if self.slower is not None:
-            took_s *= self.slower()
-        if self.random is not None:
-            took_s = took_s * self._factor() + self._pause_s(took_s)
-        if self.log is not None:
-            self.log.append(Step(self.clock.now, took_s, tokens, sequences, context_tokens, pairs))
-        return took_s
-
-    def _pause_s(self, took_s: float) -> float:
-        noise, random = self.noise, self.random
-        if not noise.pause_every_s or random is None:
-            return 0.0
-        return noise.pause_s if random.random() < took_s / noise.pause_every_s else 0.0
-
-
-def _factor(noise: Noise, random: Random | None) -> Callable[[], float]:
-    """Of a step: its mean is 1."""
-    sigma = noise.step_sigma
-    if random is None or not sigma:
-        return lambda: 1.0
-    mean, draw = -sigma * sigma / 2, random.gauss
-    return lambda: math.exp(draw(mean, sigma))
-
-
-class _Behind:
-    """An engine behind a front."""
-
-    def __init__(self, engine: BatchEngine, front: Front, clock: VirtualClock) -> None:
-        self.engine, self.front, self.clock = engine, front, clock
-
-    def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:
-        late_s = self.front.request_s + self.front.token_s * sequence.num_prompt_tokens
-        self.clock.call_at(self.clock.now + late_s, lambda: self.engine.add(sequence, on_token, each=each))
-
-    def abort(self, sequence: Request) -> None:
-        self.engine.abort(sequence)
-
-    def find(self, block_keys: Sequence[int]) -> int:
-        return self.engine.find(block_keys)
-
-    def state(self) -> dict[str, float]:
-        return self.engine.state()
-
-    def forget_lateness(self) -> None:
-        self.engine.forget_lateness()

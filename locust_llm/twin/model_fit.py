@@ -69,16 +69,18 @@ def _distance(said: Array, measured: Array) -> Array:
 
 
 def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside: int) -> float:
-    """Tokens of the median decoder while the prompts were computed: a step gives one, however long it takes. One that came
-    half a gap after the last prompt's first token came with it. 0 where no decoder lasted. Each request: send, chunks,
-    tokens a chunk."""
+    """Steps that the median decoder saw while the prompts were computed, by its gaps: (sum of the gaps)^2 / sum of their
+    squares, which is their number where they are equal, and hardly counts the short ones from before the scheduler had the
+    prompt. A token that came half a gap after the last prompt's first token came with it. 0 where no decoder lasted. Each
+    request: send, chunks, tokens a chunk."""
     prompts, decoders = requests[-beside:], requests[:-beside]
     begin, first = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
     counts = []
     for _, at, a_chunk in decoders:
         if len(at) > 1 and at[-1] > first:
             end = first + float(np.median(np.diff(at))) / 2
-            counts.append(a_chunk * (bisect_right(at, end) - bisect_right(at, begin)))
+            gaps = np.diff(at[max(0, bisect_right(at, begin) - 1) : bisect_right(at, end)])
+            counts.append(a_chunk * float(gaps.sum() ** 2 / (gaps**2).sum()) if len(gaps) else 0.0)
     return median(counts) if counts else 0.0
 
 
@@ -126,16 +128,16 @@ class ModelFit(NamedTuple):
 
 
 def fit_model(
-    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], *, num_draws: int = NUM_DRAWS, seed: int = SEED,
-    on_progress: Progress = lambda done, most: None,
+    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], *, slots: int | None = None,
+    num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done, most: None,
 ) -> ModelFit:  # fmt: skip
-    """Raises ValueError of one sentence where the simulator has no such scheduler."""
+    """``slots``: of llama.cpp, see Origin. Raises ValueError of one sentence where the simulator has no such scheduler."""
     longest = max((one.prompt_tokens for episode in episodes for one in episode.requests), default=0)
-    among = candidates(said, longest)
+    among = candidates(said, longest, slots)
     if not among:
         raise ValueError(f"the simulator has no scheduler for a server that the probe calls {said.name!r}")
     scores = choose(among, _begin(episodes), episodes, on_progress)
-    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes))
+    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes, scores[0].model))
     model = model.with_settings(limited(model, stages))
     reading = scores[0].reading
     fitted = _best(model, episodes, stages, reading=reading)
@@ -170,5 +172,5 @@ def _draw(solved: Solved) -> Draw:
     cost, front = solved.cost, solved.front
     return Draw(
         cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, cost.free_tokens,
-        front.request_s, front.token_s,
+        front.request_s, front.token_s, cost.admission_s,
     )  # fmt: skip

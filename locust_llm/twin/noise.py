@@ -1,4 +1,4 @@
-"""Noise: how unlike equal steps of a server are at the client, from the gaps of decoders that nothing disturbs."""
+"""Noise: how unlike equal steps of a server are at the client, from the gaps of decoders."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from .model import Noise
+from .model import Model, Noise
+from .replay import replay_episodes
 from .seen import Episode, Seen
 
 USUAL: Final = (0.4, 1.6)
@@ -17,10 +18,18 @@ PAUSE: Final = 3.5
 """The same, above which it is a pause."""
 MIN_PAUSES: Final = 3
 """With fewer nothing can be said of them."""
+LONG: Final = 0.5
+"""Of the longest gap beside a prompt: a step of the prompt."""
+MIN_LONG: Final = 8
+"""Steps of prompts, to tell how unlike these are,"""
+MORE_ALIKE: Final = 1.5
+"""and by what factor they must be more alike than those of decoders."""
 
 
-def noise(episodes: Sequence[Episode]) -> Noise:
-    """A gap is a step, and by how much its chunk is later than the one before: ``g_k = s_k + e_k - e_(k-1)``. So twice the
+def noise(episodes: Sequence[Episode], model: Model | None = None) -> Noise:
+    """``model``: what a step of a prompt is held against; None: all steps are taken for as unlike as those of decoders.
+
+    A gap is a step, and by how much its chunk is later than the one before: ``g_k = s_k + e_k - e_(k-1)``. So twice the
     covariance of neighbours is taken from the variance to have that of the steps, and what was taken is the chunks'."""
     every = list(_quiet(episodes))
     streams = [gaps for stream in every for gaps in stream]
@@ -36,13 +45,43 @@ def noise(episodes: Sequence[Episode]) -> Noise:
     pauses = [gap - usual for gaps in alone for gap in gaps if gap > PAUSE * usual]
     enough = len(pauses) >= MIN_PAUSES
     quiet = [one for episode in episodes if episode.kind in ("quiet", "warm") for one in episode.requests]
+    short = math.sqrt(math.log1p(variance - 2 * chunks))
+    long = _long(episodes, model) if model else None
+    sigma = long if long is not None and long * MORE_ALIKE < short else short
     return Noise(
-        step_sigma=math.sqrt(math.log1p(variance - 2 * chunks)),
+        step_sigma=sigma,
+        step_s=math.sqrt(short**2 - sigma**2) * usual,
         chunk_s=math.sqrt(chunks) * usual,
         merged=1 - sum(len(one.token_at) for one in quiet) / max(1, sum(one.output_tokens for one in quiet)),
         pause_s=median(pauses) if enough else 0.0,
         pause_every_s=sum(map(sum, alone)) / len(pauses) if enough else 0.0,
     )
+
+
+def _long(episodes: Sequence[Episode], model: Model) -> float | None:
+    """Standard deviation of the logarithm of a prompt's step: measured / replayed, step by step, by their median absolute
+    deviation, as some meet a pause. None: there are too few."""
+    replay, at, off = replay_episodes(model, episodes), 0, list[float]()
+    for episode in episodes:
+        prompts = range(at + len(episode.requests) - episode.beside, at + len(episode.requests))
+        if episode.beside and at < prompts[0]:
+            said = _long_gaps(replay.token_at[at], replay.sent_at[prompts[0]], replay.first_at[prompts[-1]])
+            first = max(one.token_at[0] for one in episode.requests[-episode.beside :])
+            decoder = episode.requests[0]
+            measured = _long_gaps(decoder.token_at, episode.requests[-episode.beside].sent_at, first)
+            if len(said) == len(measured):
+                off += [math.log(one / other) for one, other in zip(measured, said, strict=True)]
+        at += len(episode.requests)
+    if len(off) < MIN_LONG:
+        return None
+    middle = median(off)
+    return 1.4826 * median(abs(one - middle) for one in off)
+
+
+def _long_gaps(token_at: Sequence[float], begin: float, end: float) -> list[float]:
+    """The gaps of a decoder that end in this time and are as long as a prompt's step."""
+    gaps = [later - sooner for sooner, later in pairwise(token_at) if begin < later <= end + (later - sooner) / 2]
+    return [gap for gap in gaps if gap > LONG * max(gaps)]
 
 
 def _is_single(off: float) -> bool:

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
-from .model import Model, Step
+from .engine import Step, engine
+from .model import Model
 from .seen import Episode, Seen, Stage
 
 Array = NDArray[np.float64]
+BEFORE_S = 1e-11
+"""An admission that takes no time comes after what ended, and who came, at its moment."""
 PAUSE_S = 0.05
 """Between two episodes, when the engine is idle."""
 
@@ -43,19 +46,19 @@ class Replay(NamedTuple):
         return np.array([np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at])
 
     def parts(self, free_tokens: float) -> tuple[Array, Array]:
-        """What each request was made of until its first token, and from there to its last: two arrays (requests, 5), the
-        factors of `Cost`: fixed, token, stream, context, pair. A step that ran at an end of the time counts in part."""
+        """What each request was made of until its first token, and from there to its last: two arrays (requests, 6), the
+        factors of `Cost`: fixed, token, stream, context, pair, admission. A step that ran at an end of the time counts in
+        part."""
         table = np.array(self.steps)
         at, took = table[:, 0], table[:, 1]
-        each = np.column_stack(
-            [np.ones(len(table)), np.maximum(0, table[:, 2] - free_tokens), table[:, 3], table[:, 4], table[:, 5]]
-        )
-        until = np.vstack([np.zeros(5), each.cumsum(axis=0)])
+        each = np.column_stack([table[:, 6] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T])
+        until = np.vstack([np.zeros(6), each.cumsum(axis=0)])
         moments = np.column_stack([at, at + took]).ravel()
         reached = np.repeat(until, 2, axis=0)[1:-1]  # as a step begins, and as it ends
 
         def by(moment: Array) -> Array:
-            return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(5)])
+            moment = moment - BEFORE_S
+            return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(6)])
 
         first = by(self.first_at)
         return first - by(self.arrived_at), by(self.last_at) - first
@@ -64,7 +67,7 @@ class Replay(NamedTuple):
 def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
     """Each sent as it was, to an idle engine."""
     clock, steps, rows = VirtualClock(), list[Step](), list[Row]()
-    virtual = Virtual(clock, model.engine(clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = list[Request]()
     for episode in episodes:
         begin, first = clock.now + PAUSE_S, episode.requests[0].sent_at
@@ -95,7 +98,7 @@ def as_replayed(replay: Replay, episodes: Sequence[Episode]) -> list[Seen]:
 def replay_stage(model: Model, stage: Stage) -> Replay:
     """See `send_again`."""
     clock, steps = VirtualClock(), list[Step]()
-    virtual = Virtual(clock, model.engine(clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = send_again(stage, virtual)
     clock.run()
     return _replay(model, requests, virtual.rows, steps)

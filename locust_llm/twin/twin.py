@@ -21,6 +21,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     server: str = ""
     """Name and version, as far as it says."""
+    slots: int | None = None
+    """How many requests it takes at a time, where it is llama.cpp and says so (``--parallel``)."""
     fitted_on: str = ""
     """A date, ISO 8601."""
     made_with: str = ""
@@ -53,6 +55,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     free_tokens: float
     request_s: float
     reading_s: float
+    admission_s: float = 0.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,9 +118,7 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drawn(model: Model, draw: Draw) -> Model:
-    cost = {
-        name: getattr(draw, name) for name in ("fixed_s", "token_s", "stream_s", "context_s", "pair_s", "free_tokens")
-    }
+    cost = {name: getattr(draw, name) for name in model.cost.__struct_fields__}
     return msgspec.structs.replace(
         model,
         cost=msgspec.structs.replace(model.cost, **cost),

@@ -15,6 +15,7 @@ from tabulate import tabulate
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Request, Virtual
 from locust_llm.twin.cost_fit import fit_cost
+from locust_llm.twin.engine import engine
 from locust_llm.twin.model import Cost, Model, Settings
 from locust_llm.twin.seen import Seen, Stage
 
@@ -39,7 +40,7 @@ def stage(point: Point) -> Stage:
 def said(model: Model, point: Point) -> tuple[float, float, float]:
     """TTFT and TPOT in ms, requests a second, as the table was measured."""
     clock = VirtualClock()
-    load = Virtual(clock, model.engine(clock), most_open=MOST_OPEN)
+    load = Virtual(clock, engine(model, clock), most_open=MOST_OPEN)
     request = Request(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
     load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
     rows = load.run()

@@ -9,7 +9,9 @@ import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import count
 from random import Random
 from statistics import median
 from typing import Final, NamedTuple
@@ -26,6 +28,7 @@ from locust_llm.twin.answers import Answer, Asked, predict
 from locust_llm.twin.figures import figures
 from locust_llm.twin.fit import fit
 from locust_llm.twin.loads import Load
+from locust_llm.twin.model import work
 from locust_llm.twin.seen import episodes_of
 from locust_llm.twin.twin import FIGURES, Twin
 
@@ -164,11 +167,10 @@ class Result(NamedTuple):
         if self.twin is None:
             return {}
         said = self.twin.model
-        stepping = said.step_time()
         true, noise = self.hidden.server.costs.step_time(), self.hidden.seen_noise
         times = math.exp(noise.steps**2 / 2)  # the mean of its factor
         return {
-            name: stepping(segments, decodes, tokens) / (times * true(segments, decodes, tokens)) - 1
+            name: said.cost.step_s(work(segments, decodes, tokens)) / (times * true(segments, decodes, tokens)) - 1
             for name, (segments, decodes, tokens) in STEPS.items()
             if not (self.hidden.server.policy == "static" and segments and decodes)  # it has no such step
         }
@@ -245,10 +247,11 @@ def main() -> None:
     parser.add_argument("--only", help="servers with this in their label")
     options = parser.parse_args()
     known = [one for one in hidden(options.seed, options.count) if (options.only or "") in one.label]
-    results = [study(one, options.seed + i) for i, one in enumerate(known)]
-    print(report("Hidden servers", results), flush=True)
-    print(summary(results), flush=True)
-    print(report("Outside of the model", [study(one, options.seed + 500 + i) for i, one in enumerate(outside())]))
+    with ProcessPoolExecutor() as pool:
+        results = list(pool.map(study, known, count(options.seed)))
+        print(report("Hidden servers", results), flush=True)
+        print(summary(results), flush=True)
+        print(report("Outside of the model", list(pool.map(study, outside(), count(options.seed + 500)))))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.twin.drift.changes import Bursts
 
 BLOCK: Final = 16
 REFUSED: Final = "http_400"
@@ -27,8 +28,6 @@ PATIENCE_S: Final = 30.0
 PATIENCE: Final = 10.0
 """An episode is waited for so long, and so many times what it should take: what is not there by then was not seen. A server
 with too much other traffic never comes to an end."""
-BURST_S: Final = 0.7
-"""Mean time for which other programs slow the server; twice that is between two such times."""
 MOST_HELD: Final = 3.0
 MOST_S: Final = 1800.0
 """After which the whole probe is given up: people would not wait so long."""
@@ -79,7 +78,7 @@ class Noise:
     tokens_a_chunk: int = 1
     """After the first, which comes by itself (vLLM's --stream-interval)."""
     slowed: float = 1.0
-    """Steps take so many times as long in bursts of ``BURST_S``, a third of the time: other programs of its machine."""
+    """Steps take so many times as long in bursts (`Bursts`), a third of the time: other programs of its machine."""
     slower: float = 1.0
     """All steps take so many times as long."""
     held_s: float = 0.0
@@ -105,20 +104,6 @@ class NoisyEngine(BatchEngine):
     def _pause(self, seconds: float) -> None:
         """Not possible once the end of the step is set: the next one begins later."""
         self._due += seconds
-
-
-class Bursts:
-    """The factor by which steps take longer now."""
-
-    def __init__(self, factor: float, clock: VirtualClock, random: Random) -> None:
-        self.factor, self.clock, self.random = factor, clock, random
-        self.slow, self.until = False, 0.0
-
-    def __call__(self) -> float:
-        while self.factor != 1.0 and self.clock.now >= self.until:
-            self.slow = not self.slow
-            self.until += self.random.expovariate(1 / (BURST_S if self.slow else 2 * BURST_S))
-        return self.factor if self.slow else 1.0
 
 
 class InTurn:

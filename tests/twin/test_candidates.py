@@ -27,6 +27,12 @@ def test_whole_prompts_fit_into_every_budget_that_is_tried() -> None:
     assert min(one.max_num_batched_tokens for one in tried) > 30_000
 
 
+def test_slots_that_a_server_tells_are_those_of_llamacpp() -> None:
+    tried = candidates(Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1), 30_000, slots=8)
+    assert {(one.policy, one.max_num_seqs) for one in tried} == {("llama.cpp", 8)}
+    assert 1024 in [one.max_num_batched_tokens for one in tried]
+
+
 def test_what_the_simulator_has_not_is_no_candidate() -> None:
     assert candidates(Diagnosis(DISAGGREGATED), 30_000) == []
 

@@ -6,7 +6,7 @@ import pytest
 from support.probing import Noise, Server
 
 from locust_llm.twin.cost_fit import draws, fit_cost, groups, rows, solve_rows
-from locust_llm.twin.model import Cost, Model
+from locust_llm.twin.model import Cost, Model, work
 
 from .models import H100, h100, plain, probe, sweep
 
@@ -30,7 +30,7 @@ def test_with_noise_a_step_takes_what_it_takes_on_average() -> None:
     episodes, stages = probe(Server(budget=1024), noise), sweep(Server(budget=1024), (1, 4, 16, 64), noise)
     found = fit_cost(begin(h100()), episodes, stages).model
     for segments, decodes, tokens in (((), 1, 1000), ((), 32, 32_000), (((0, 1000),), 0, 0)):
-        said, true = (one.step_time()(segments, decodes, tokens) for one in (found, h100()))
+        said, true = (one.cost.step_s(work(segments, decodes, tokens)) for one in (found, h100()))
         assert said == pytest.approx(true, rel=0.05)
     assert 0.0005 < found.front.request_s < 0.002  # the network's millisecond
 

@@ -43,6 +43,11 @@ class VirtualClock:
     def time(self) -> float:
         return self.now
 
+    @property
+    def next_at(self) -> float:
+        """When the next timer is due, one that was cancelled too; inf: there is none."""
+        return self._timers[0][0] if self._timers else math.inf
+
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
         timer = _VirtualTimer(callback)
         heapq.heappush(self._timers, (when, self._count, timer))

@@ -133,6 +133,11 @@ class Decoding:
         """Those whose block will be full after the next round."""
         return self._beginning[(self.rounds + 1) % BLOCK_SIZE]
 
+    @property
+    def next_end(self) -> int:
+        """The round that is the last of some sequence, if nothing happens before; there must be one that decodes."""
+        return min(last for last, ends in self._ends.items() if ends)
+
     def join(self, sequence: Sequence, at: float) -> None:
         """A sequence whose newest token, which it got now, alone is not computed."""
         rounds, output = self.rounds, sequence.output_then

@@ -59,7 +59,8 @@ def _costs(model: Model) -> Iterator[Change]:
         return msgspec.structs.replace(model, cost=msgspec.structs.replace(cost, **more))
 
     share = MORE - 1
-    yield Change("step", "every step", scaled("fixed_s", "token_s", "stream_s", "context_s", "pair_s"), size=share)
+    every = (name for name in cost.__struct_fields__ if name != "free_tokens")
+    yield Change("step", "every step", scaled(*every), size=share)
     yield Change("fixed", "the fixed cost of a step", scaled("fixed_s"), size=share)
     yield Change("token", "the cost of a prompt's token", scaled("token_s"), size=share)
     if cost.stream_s:
