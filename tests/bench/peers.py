@@ -56,7 +56,7 @@ class Measured:
     tokens: int = 0
     """That the server sent."""
     lost: int | None = None
-    """Of these and of those that it did not come to send, the tokens that the tool did not count."""
+    """Of these, those that the tool did not count; None: it does not say."""
     most_open: int = 0
     server_cpu_us: float = 0.0
     ttft_p50: tuple[float | None, float] = (None, 0.0)
@@ -140,6 +140,7 @@ def end(processes: list[psutil.Process], first: "subprocess.Popen[bytes]") -> No
 
 
 def compare(said: Figures, sent: Sent, load: Load, done: Measured) -> None:
+    """Of the requests that were answered to their end; the tools count no others."""
     whole = [times for times in sent.times.values() if len(times) == load.tokens + 1]
     ttft = np.array([times[1] - times[0] for times in whole]) * 1e3
     gaps = np.concatenate([np.diff(times[1:]) for times in whole]) * 1e3
@@ -149,7 +150,7 @@ def compare(said: Figures, sent: Sent, load: Load, done: Measured) -> None:
     done.gap_mean = (None if mean is None else mean * 1e3, float(gaps.mean()))
     done.gap_p99 = (percentile(said.itl, 99), float(np.percentile(gaps, 99)))
     if said.requests is not None and said.output_tokens.avg is not None:
-        done.lost = load.requests * load.tokens - round(said.requests * said.output_tokens.avg)
+        done.lost = sent.tokens - round(said.requests * said.output_tokens.avg)
 
 
 def percentile(some: Distribution, p: float) -> float | None:
