@@ -33,12 +33,12 @@ def addresses_of(texts: Iterable[str]) -> tuple[str, ...]:
     """Each once, in their order: of addresses and networks with commas between. Raises ValueError of one sentence."""
     parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
     try:
-        found = dict.fromkeys(islice((address for part in parts for address in _hosts(part)), MOST + 1))
+        found = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
     except ValueError as error:
         raise ValueError(f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}") from None
     if len(found) > MOST:
         raise ValueError(f"--source-ip takes at most {MOST} addresses, and these are more")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _hosts(part: str) -> Iterator[str]:
