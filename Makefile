@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -102,6 +102,9 @@ bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a millio
 bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator, and virtual time: a million requests
 	$(BIN)/python tests/bench/simulator.py
 
+peers: $(VENV)/.installed-tests   ## seven load testers, each in a venv of its own (13 GB), on the truth server: what they say, and what it costs; half an hour
+	$(BIN)/python tests/bench/peers.py
+
 calibration: $(VENV)/.installed   ## simulated times beside measured ones, row by row
 	$(BIN)/python tests/bench/calibration.py
 
@@ -172,4 +175,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .test-venv .aiperf-venv .exports-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .test-venv .aiperf-venv .exports-venv .peers .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,7 +38,7 @@ reads the file. The most used ones of Locust:
 | `-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
 | `-s`, `--stop-timeout` | grace period: seconds that running requests get at the end | 30 |
 | `--headless` | no web page | |
-| `--processes` | worker processes on this machine | 1 |
+| `--processes` | worker processes on this machine; `auto`: [one per core but one](distributed.md#several-processes) | 1 |
 | `-f`, `--locustfile` | your locustfile; `locust-llm run` brings its own | |
 
 Each option that takes a value can also be set by an environment variable (`--request-rate` is `LOCUST_LLM_REQUEST_RATE`)

@@ -28,6 +28,7 @@ from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import headers_at_start
 from locust_llm.run.access.proxies import passed
+from locust_llm.run.access.sources import use_sources, ways
 from locust_llm.run.address import base_url, replica_urls, url_of
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import add_access, unknown_options
@@ -298,7 +299,10 @@ def kept(record: Record) -> bool:
 
 def _sockets(settings: Settings, files: int | None) -> Iterator[Finding]:
     users = settings.users or 1
-    short = shortage(users, settings.processes, files, local_ports())
+    try:
+        short = shortage(users, settings.processes, files, local_ports(), ways(settings))
+    except ValueError as error:
+        short = str(error)
     if short:
         yield Finding(PROBLEM, "sockets", short)
     else:
@@ -324,6 +328,7 @@ def command(words: list[str]) -> int:
         options = parser.parse_args(words)
         try:
             use_certificates(options)
+            use_sources(options)
             settings, headers = _settings(options), headers_at_start(options)
             refusal = next(mistakes(settings), "")
         except (OSError, ValueError) as error:

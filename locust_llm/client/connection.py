@@ -17,7 +17,8 @@ import gevent.socket
 import msgspec
 from gevent import Timeout
 
-from .proxy import Proxy, ProxyFailed
+from .route.proxy import Proxy, ProxyFailed
+from .route.source import Sources, connected
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
@@ -42,6 +43,8 @@ class Target(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     proxy: Proxy | None = None
     """Through which; None: directly."""
+    sources: Sources | None = None
+    """Where connections leave from, to the proxy too; None: the kernel chooses."""
 
 
 class ConnectFailed(Exception):
@@ -134,7 +137,7 @@ class Connection:
         if proxy is not None and proxy.mistake:
             raise ProxyFailed(proxy.mistake)
         near = proxy or target
-        self._socket = sock = gevent.socket.create_connection((near.host, near.port))  # so that close() finds it
+        self._socket = sock = connected(near.host, near.port, target.sources)  # so that close() finds it
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_stamps(sock)
         if proxy is not None:

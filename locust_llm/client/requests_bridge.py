@@ -20,8 +20,9 @@ from requests.cookies import MockRequest, MockResponse
 from locust_llm.core.foreign_text import secrets_of, shown
 
 from .connection import Target
-from .proxy import Proxy, proxy_for
 from .response import Response
+from .route.proxy import Proxy, proxy_for
+from .route.source import used
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"
@@ -52,13 +53,20 @@ def target(url: str, verify: bool | str | None, cert: Any) -> Target:
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80)
     context = tls(verify, cert or own_certificate()) if parts.scheme == "https" else None
-    return Target(host, port, context, proxy_for(parts.scheme, host, port))
+    return Target(host, port, context, proxy_for(parts.scheme, host, port), used())
 
 
 def proxy_of(url: str) -> Proxy | None:
     """Through which a request goes; None: directly."""
     parts = urlsplit(url)
     return proxy_for(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
+
+
+def near(url: str) -> tuple[str, int]:
+    """(host, port) of what a connection for it is made to: the proxy or the server."""
+    parts = urlsplit(url)
+    proxy = proxy_of(url)
+    return (proxy.host, proxy.port) if proxy else (parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
 def proxies_of(url: str) -> dict[str, str]:

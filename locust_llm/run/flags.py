@@ -34,9 +34,9 @@ OF_SETTINGS: Final = tuple(option for option in options_of(Settings) if option.g
 OPTIONS: Final = tuple(sorted((*OF_SETTINGS, *options_of(CommandLine)), key=lambda o: list(GROUPS).index(o.group)))
 """All of ours, in the order of --help."""
 ACCESS: Final = (
-    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key", "ca_cert",
+    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key", "ca_cert", "source_ip",
 )  # fmt: skip
-"""Options of the key, of headers and of certificates."""
+"""Options of the key, of headers, of certificates and of source addresses."""
 
 
 def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
@@ -143,6 +143,31 @@ def _percentiles(text: str) -> str:
     except ValueError:
         refuse(f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {cut_short(text)!r}")
     return text
+
+
+PROCESSES: Final = "LOCUST_PROCESSES"
+AUTO: Final = "auto"
+
+
+def auto_processes(parser: ArgumentParser) -> None:
+    """Let Locust's --processes be ``auto`` too: on the command line and in files by its type, in the environment by what
+    stands there, which Locust reads again and again with parsers of its own."""
+    if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
+        os.environ[PROCESSES] = str(_processes(AUTO))
+    for action in parser._actions:
+        if "--processes" in action.option_strings:
+            action.type, action.metavar = _processes, "N|auto"
+            action.help = f"{action.help} auto: one for each core that this process may use but one, and at least one."
+
+
+def _processes(text: str) -> int | None:
+    """The number. Raises Refused."""
+    if text.strip().lower() == AUTO:
+        return max(1, len(os.sched_getaffinity(0)) - 1)
+    try:
+        return int(read_number(int, text)) if text.strip() else None
+    except ValueError:
+        refuse(f"--processes takes a whole number or {AUTO}, got {cut_short(text)!r}")
 
 
 # -- help --------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from locust_llm.core.settings import Settings
 
 from .access.certificates import use_certificates
+from .access.sources import use_sources
 from .arms import survey
 from .discovery import Discovery
 from .flags import refuse
@@ -70,6 +71,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
         return
     try:
         use_certificates(options)
+        use_sources(options)
     except ValueError as error:
         refuse(str(error))
     headers_of(options)  # of a worker too: they do not come from the master

@@ -48,6 +48,7 @@ from .flags import (
     OPTIONS,
     Refused,
     add_groups,
+    auto_processes,
     command_line,
     introduce,
     misplaced_hosts,
@@ -71,6 +72,7 @@ FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
     """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
     add_groups(parser, OPTIONS)
+    auto_processes(parser)
     introduce(parser, sys.argv[0])
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)

@@ -23,6 +23,7 @@ from locust_llm.run.address import base_url
 
 from .access.headers import headers_at_start
 from .access.proxies import passed
+from .access.sources import leaving, ways
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
 from .spans.receiver import try_out
@@ -39,21 +40,24 @@ WIDEST_PORTS: Final = (1024, 65_535)
 PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def shortage(users: int, processes: int, files: int | None, ports: tuple[int, int] | None) -> str | None:
+def shortage(
+    users: int, processes: int, files: int | None, ports: tuple[int, int] | None, sources: int = 1
+) -> str | None:
     """Why ``users`` connections at once cannot be, with the figure and what to do; None when they can.
 
     ``processes``: those of this machine, between which Locust divides the users evenly. ``files``: how many one process
     may have open (RLIMIT_NOFILE, see getrlimit(2)). ``ports``: first and last of the ports that connections may leave
     from, see ip(7); to one server address and port each connection needs one of its own, on the loopback device too.
-    None of either: not known, and taken for enough.
+    None of either: not known, and taken for enough. ``sources``: addresses that connections leave from, each with so many.
     """
-    if ports is not None and users > (there := _count(ports)):
-        most = _count(WIDEST_PORTS)
+    if ports is not None and users > (there := _count(ports) * sources):
+        most = _count(WIDEST_PORTS) * sources
         wider = f"sysctl -w net.ipv4.ip_local_port_range='{WIDEST_PORTS[0]} {WIDEST_PORTS[1]}' (as root), "
+        apiece = f" at each of {sources} addresses" if sources > 1 else ""
         return (
             f"{users} users (-u) need as many ports towards the server, and this machine has {there} ({ports[0]} to "
-            f"{ports[1]}): {wider if there < users <= most else ''}workers on more machines (--master, --worker), or "
-            f"at most {there} users"
+            f"{ports[1]}{apiece}): {wider if there < users <= most else ''}{-(-users // _count(ports))} addresses of this "
+            f"machine (--source-ip), workers on more machines (--master, --worker), or at most {there} users"
         )
     each = -(-users // processes) + SPARE_FILES
     if files is not None and each > files:
@@ -142,9 +146,13 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises Refused."""
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
+    try:
+        sources = ways(settings)
+    except ValueError as error:
+        refuse(str(error))
     if settings.max_users_asked and here:
         files = raise_open_files() // len(settings.addresses)  # a user has a connection to each
-        short = shortage(settings.max_users_asked, settings.processes, files, local_ports())
+        short = shortage(settings.max_users_asked, settings.processes, files, local_ports(), sources)
         if short:
             refuse(short)
     if settings.otlp_receiver:
@@ -166,7 +174,7 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
         refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
     proxy, commit = passed(settings), commit_of(Path.cwd()) if settings.git else None
-    notes = (*found.notes, PASSED.format(proxy)) if proxy else found.notes
+    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", leaving())))
     return replace(found, proxy=proxy, commit=commit, notes=notes)
 
 

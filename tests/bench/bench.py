@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,11 @@ class Row:
         workers = f", {self.processes} workers" if self.processes > 1 else ""
         protocol = "" if self.protocol == "chat" else f", {self.protocol}"
         return [f"{self.streams:,}", ("TLS" if self.tls else "plain") + workers + protocol]
+
+    @property
+    def master(self) -> str:
+        """Its share of a core while tokens came."""
+        return f"{self.first_cpu_share:.1%}" if self.processes > 1 else "-"
 
     @property
     def offs(self) -> list[Off]:
@@ -149,10 +155,11 @@ def tables(rows: list[Row]) -> None:
     show("TTFT, ms: said / true", names, [[*row.name, *pairs(*row.ttft)] for row in rows])
     show("gaps between chunks, ms: said / true", names, [[*row.name, *pairs(*row.gaps)] for row in rows])
     show(
-        "what it cost", ["tokens/s", "lost", "merged", "CPU µs/chunk", "with start", "server's", "MB", "verdict"],
+        "what it cost", ["tokens/s", "lost", "merged", "CPU µs/chunk", "with start", "server's", "master", "MB", "verdict"],
         [
             [*row.name, f"{row.chunks_per_s:,.0f}", str(row.lost), f"{row.merged / row.chunks:.2%}", f"{row.cpu_us:.1f}",
-             f"{row.cpu_us_with_start:.1f}", f"{row.server_cpu_us:.1f}", f"{row.memory_mb:.0f}", str(row.verdict)]
+             f"{row.cpu_us_with_start:.1f}", f"{row.server_cpu_us:.1f}", row.master, f"{row.memory_mb:.0f}",
+             str(row.verdict)]
             for row in rows
         ],
     )  # fmt: skip
@@ -217,6 +224,7 @@ def machine() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="50,200,800,1500", help="streams of each row")
+    parser.add_argument("--processes", default="1", help="over which each row's streams are sent, in turn")
     parser.add_argument("--seconds", type=int, default=20, help="how long each run sends")
     parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=True, help="rows with TLS too")
     parser.add_argument("--protocols", action=argparse.BooleanOptionalAction, default=True,
@@ -238,8 +246,8 @@ def main() -> None:
         wires = [False, True] if options.tls and program.certificate else [False]
         rows = []
         for tls in wires:
-            for users in map(int, options.users.split(",")):
-                rows.append(measure(program, users, options.seconds, tls, idle_s))
+            for users, processes in product(options.users.split(","), options.processes.split(",")):
+                rows.append(measure(program, int(users), options.seconds, tls, idle_s, int(processes)))
                 print(".", end="", flush=True)
         for protocol in ("chat", *OTHERS, "chat") if options.protocols else ():
             rows.append(measure(program, 200, options.seconds, False, idle_s, protocol=protocol))

@@ -1,7 +1,8 @@
 """What a master costs: ``python tests/bench/master.py``. Prints, asserts nothing.
 
 A real master, with the prefill gate on, and workers that are none: one process says for all of them what they would say,
-four times a second how they stand, and their finished requests in batches. So it takes no more than two cores.
+four times a second how they stand, and their finished requests in batches. So it takes no more than two cores, and says
+what a master with more workers than this machine has cores costs. A line for each number of ``--workers``.
 """
 
 import argparse
@@ -129,7 +130,7 @@ class Worker:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=5000, help="requests a second over all workers")
-    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--workers", default="2,4,8,16,64", help="of each run")
     parser.add_argument("--chunks", type=int, default=50, help="of each request")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--port", type=int, default=15557)
@@ -138,24 +139,29 @@ def main() -> None:
     from chat import ChatUser
 
     hello = greeting([ChatUser])
+    for count in map(int, options.workers.split(",")):
+        one_master(hello, count, options)
+
+
+def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name, simulator() as url:  # it is asked for its models, and nothing else
         command = [
             sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url, "--no-probe", "-u", "480",
             "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master", "--master-bind-port",
-            str(options.port), "--expect-workers", str(options.workers),
+            str(options.port), "--expect-workers", str(count),
         ]  # fmt: skip
         with open(f"{name}/log", "wb") as log:
             master = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            measure(master, hello, options)
+            measure(master, hello, count, options)
         finally:
             master.kill()
             print(Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "", end="")
 
 
-def measure(master: "subprocess.Popen[bytes]", hello: Hello, options: argparse.Namespace) -> None:
-    seen, per_s = psutil.Process(master.pid), options.rate / options.workers
-    workers = [Worker(options.port, number, per_s, options.chunks, hello) for number in range(options.workers)]
+def measure(master: "subprocess.Popen[bytes]", hello: Hello, count: int, options: argparse.Namespace) -> None:
+    seen, per_s = psutil.Process(master.pid), options.rate / count
+    workers = [Worker(options.port, number, per_s, options.chunks, hello) for number in range(count)]
     due, begun, spent, sent = time.monotonic(), None, 0.0, 0
     while begun is None or time.monotonic() < begun + options.seconds:
         for worker in workers:
@@ -178,10 +184,12 @@ def measure(master: "subprocess.Popen[bytes]", hello: Hello, options: argparse.N
             worker.hear()
         time.sleep(0.002)
     print(
-        f"{records / took:,.0f} requests/s of {options.chunks} chunks over {options.workers} workers, gate on: the master "
+        f"{records / took:,.0f} requests/s of {options.chunks} chunks over {count} workers, gate on: the master "
         f"uses {(times.user + times.system - spent) / took:.1%} of a core, {seen.memory_info().rss / 2**20:.0f} MB; "
         f"the last batches were acknowledged {time.monotonic() - now:.2f} s later, {waiting} were not"
     )
+    for worker in workers:
+        worker.socket.close()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@
  * not answered together; -t speaks TLS (only where built with -DTLS). The events are those of chat, or in the files BEGIN (with the
  * head of the answer), EVENT and FINISH (with the last one).
  *
- * On SIGTERM it writes TRUTH, a line a request: id arrived_ns sends, and TRUTH.sends, the moments of all sends in the same
- * order, 64-bit ns. CLOCK_MONOTONIC: when the kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and
+ * On SIGTERM it writes TRUTH, a line a request: id (of X-Request-ID, else request-N) arrived_ns sends, and TRUTH.sends, the
+ * moments of all sends in the same order, 64-bit ns. CLOCK_MONOTONIC: when the kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and
  * just before each write. On stdout, then: CPU microseconds since the first stream, tokens sent, connections that carried
  * streams, most streams open at once, streams dropped because the client was gone or did not read.
  */
@@ -141,10 +141,10 @@ static int read_file(const char *name, char *into) {
     return file && !fclose(file) && n;
 }
 
-static void answer(Conn *c, const char *body) {
+static void answer(Conn *c, const char *status, const char *body) {
     char out[512];
-    int n = snprintf(out, sizeof out, "HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                     strlen(body), body);
+    int n = snprintf(out, sizeof out, "HTTP/1.1 %s\r\nServer: truth\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                     status, strlen(body), body);
     if (put_out(c, out, n) < 0) return;
 }
 
@@ -158,20 +158,25 @@ static void gone(Conn *c) {
     free(c);
 }
 
+/* its body asks for a stream; some clients write a blank behind each colon */
+static int streamed(const char *body, size_t n) {
+    return memmem(body, n, "\"stream\":true", 13) || memmem(body, n, "\"stream\": true", 14);
+}
+
 /* one whole request lies at the start of the buffer: take it out */
 static void take(Conn *c, size_t head, size_t whole) {
     char saved = c->in[head];
     c->in[head] = 0;
     int post = !strncmp(c->in, "POST", 4);
     char *id = strcasestr(c->in, "\r\nx-request-id: ");
-    if (post && memmem(c->in + head + 1, whole - head - 1, "\"stream\":true", 13)) {
+    if (post && streamed(c->in + head + 1, whole - head - 1)) {
         if (rowed == row_room) rows = realloc(rows, (row_room += 65536) * sizeof *rows);
         Row *r = &rows[c->row = rowed++];
         r->arrived = c->arrived;
         r->sent = malloc(tokens * sizeof *r->sent);
         r->after = malloc(tokens * sizeof *r->after);
         r->count = 0;
-        r->id[0] = 0;
+        snprintf(r->id, sizeof r->id, "request-%d", rowed);
         if (id) sscanf(id + 16, "%95[^\r]", r->id);
         if (!cpu_before) cpu_before = cpu_us();
         carried += !c->carried;
@@ -182,11 +187,13 @@ static void take(Conn *c, size_t head, size_t whole) {
         put_out(c, HEAD, sizeof HEAD - 1);
         if (begin_size) put_out(c, begin, begin_size);
         push(c);
+    } else if (post && !strncmp(c->in + 5, "/tokenize", 9)) {
+        answer(c, "404 Not Found", "{\"error\":{\"message\":\"no such route\"}}");
     } else if (post) {
-        answer(c, "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"length\"}],"
+        answer(c, "200 OK", "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"length\"}],"
                   "\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":1}}");
     } else {
-        answer(c, "{\"object\":\"list\",\"data\":[{\"id\":\"truth\"}]}");
+        answer(c, "200 OK", "{\"object\":\"list\",\"data\":[{\"id\":\"truth\"}]}");
     }
     c->in[head] = saved;
     memmove(c->in, c->in + whole, c->used -= whole);

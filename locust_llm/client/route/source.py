@@ -1,0 +1,85 @@
+"""Source addresses: connections leave from each of several in turn, so that each address has all ports to a server itself.
+
+A port is one of a source address and a destination (ip(7)), so N addresses have N times the ports of one. That holds where
+the kernel takes the port in connect(2), when it knows the destination: IP_BIND_ADDRESS_NO_PORT. Else bind(2) takes it, and
+the range is shared by all that leave from the address, wherever they go.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+from typing import Any, Final
+
+import gevent.socket
+
+IP_BIND_ADDRESS_NO_PORT: Final[int] = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)  # Linux; Python does not name it
+VERSIONS: Final[dict[int, str]] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+
+
+def family_of(address: str) -> int:
+    """Raises ValueError: it is none."""
+    return socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+
+
+class Sources:
+    """Addresses of this machine, in the order of their turns. Each process begins at another one."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self.addresses = tuple(addresses)
+        self._of = {family: tuple(one for one in self.addresses if family_of(one) == family) for family in VERSIONS}
+        self._connections = 0
+
+    def of(self, family: int) -> tuple[str, ...]:
+        """Those that can be left from to an address of this family."""
+        return self._of.get(family, ())
+
+    def turn(self, family: int) -> Iterator[str]:
+        """The next one, and once round all others, for where the ports of one are taken."""
+        some = self.of(family)
+        first = os.getpid() + self._connections  # those that --processes forks have numbers in a row
+        self._connections += 1
+        return (some[(first + n) % len(some)] for n in range(len(some)))
+
+
+_used: Sources | None = None
+
+
+def use(sources: Sources | None) -> None:
+    """From here on those of this process, and of those that it forks; None: the kernel chooses."""
+    global _used
+    _used = sources
+
+
+def used() -> Sources | None:
+    return _used
+
+
+def connected(host: str, port: int, sources: Sources | None) -> Any:
+    """A gevent socket, connected to the first address of ``host`` that takes it. Raises OSError."""
+    if sources is None:
+        return gevent.socket.create_connection((host, port))
+    failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip leads to {host}")
+    for family, kind, protocol, _, address in gevent.socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        for source in sources.turn(family):
+            sock = gevent.socket.socket(family, kind, protocol)
+            try:
+                leave_from(sock, source)
+                sock.connect(address)
+                return sock
+            except OSError as error:
+                sock.close()
+                failed = error
+                if error.errno != errno.EADDRNOTAVAIL:  # that: all its ports are taken, and another may have some
+                    break
+            except BaseException:
+                sock.close()
+                raise
+    raise failed
+
+
+def leave_from(sock: Any, source: str) -> None:
+    """Raises OSError: it is no address of this machine."""
+    sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)  # of IPv6 too
+    sock.bind((source, 0))

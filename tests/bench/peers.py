@@ -1,0 +1,243 @@
+"""What other load testers say of the same server, and what they cost: ``make peers``. Prints tables, asserts nothing.
+
+A row is a load, in which each tool has its turn on the C truth server (truth_server.c). What a tool says is read from its
+own file, by the readers of ``locust-llm compare``. True TTFT: from when the kernel had the request to just before the first
+send. CPU is that of all processes of a tool, memory the sum of what they have resident at a time. Each tool is a venv of its
+own in ``--home``. What was measured is kept in ``--keep``, a line each, and not measured again.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+from bench import machine
+from peer_tools import TOOLS, Load, Tool, install
+from tabulate import tabulate
+from truth import Program, Sent, build, server
+
+from locust_llm.results.figures import Distribution, Figures
+from locust_llm.results.formats.known import UnknownFormat, read
+
+LIMIT_S: Final = 110
+"""Of one tool and row; who takes longer has failed."""
+LOOK_EACH_S: Final = 0.25
+ROUNDS: Final = {1: 20, 10: 8, 50: 5, 100: 5, 200: 4}
+"""Requests of each stream; of more streams 3."""
+_SUBREAPER: Final = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2): processes whose parent has ended become ours, and their CPU is counted."""
+
+
+@dataclass
+class Measured:
+    """One tool on one load. Times in ms; of each pair the first was said, the second is true."""
+
+    tool: str
+    load: str
+    why: str = ""
+    """It failed."""
+    version: str = ""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_mb: float = 0.0
+    tokens: int = 0
+    """That the server sent."""
+    lost: int | None = None
+    """Of these, those that the tool did not count; None: it does not say."""
+    most_open: int = 0
+    server_cpu_us: float = 0.0
+    ttft_p50: tuple[float | None, float] = (None, 0.0)
+    ttft_p99: tuple[float | None, float] = (None, 0.0)
+    gap_mean: tuple[float | None, float] = (None, 0.0)
+    gap_p99: tuple[float | None, float] = (None, 0.0)
+
+
+def measure(program: Program, tool: Tool, load: Load, home: Path) -> Measured:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with server(program, folder, ttft_ms=load.ttft_ms, gap_ms=load.gap_ms, tokens=load.tokens) as sent:
+            (out := folder / "out").mkdir()
+            done = Measured(tool.name, load.name)
+            done.why = run(tool.command(home, sent.port, load, out), tool.environment(home), out, done)
+        done.version = tool.version(home)
+        done.tokens, done.most_open = sent.tokens, sent.most_open
+        done.server_cpu_us = sent.cpu_us / max(1, sent.tokens)
+        if not done.why:
+            try:
+                said = read(tool.result(out))[0]
+            except (OSError, UnknownFormat, StopIteration) as error:
+                done.why = f"no result: {error}"
+            else:
+                compare(said, sent, load, done)
+    return done
+
+
+def run(command: Sequence[str], environment: dict[str, str], folder: Path, done: Measured) -> str:
+    """To its end; why it failed, if it did. Its CPU and memory are put into ``done``."""
+    ours = {child.pid for child in psutil.Process().children()}
+    before, began = cpu_of_children_s(), time.monotonic()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    why = ""
+    while process.poll() is None:
+        done.memory_mb = max(done.memory_mb, resident_mb(its_own(ours)))
+        if time.monotonic() > began + LIMIT_S:
+            why = f"not done after {LIMIT_S} s"
+            break
+        time.sleep(LOOK_EACH_S)
+    done.wall_s = time.monotonic() - began
+    end(its_own(ours), process)
+    done.cpu_s = cpu_of_children_s() - before
+    if process.returncode and not why:
+        last = [line.strip() for line in (folder / "log").read_text(errors="replace").splitlines() if line.strip()]
+        why = f"status {process.returncode}: {' / '.join(last[-3:])}"
+    return why
+
+
+def cpu_of_children_s() -> float:
+    """Of those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def its_own(ours: set[int]) -> list[psutil.Process]:
+    """The processes of the tool: all below this one but ``ours``."""
+    return [one for one in psutil.Process().children(recursive=True) if one.pid not in ours]
+
+
+def resident_mb(processes: Iterable[psutil.Process]) -> float:
+    total = 0
+    for one in processes:
+        with suppress(psutil.Error):
+            total += one.memory_info().rss
+    return total / 2**20
+
+
+def end(processes: list[psutil.Process], first: "subprocess.Popen[bytes]") -> None:
+    """What the tool has left behind, so that its CPU counts."""
+    for one in processes:
+        with suppress(psutil.Error):
+            one.send_signal(signal.SIGKILL)
+    first.wait()
+    for one in processes:
+        with suppress(ChildProcessError):
+            os.waitpid(one.pid, 0)
+
+
+def compare(said: Figures, sent: Sent, load: Load, done: Measured) -> None:
+    """Of the requests that were answered to their end; the tools count no others."""
+    whole = [times for times in sent.times.values() if len(times) == load.tokens + 1]
+    ttft = np.array([times[1] - times[0] for times in whole]) * 1e3
+    gaps = np.concatenate([np.diff(times[1:]) for times in whole]) * 1e3
+    done.ttft_p50 = (percentile(said.ttft, 50), float(np.percentile(ttft, 50)))
+    done.ttft_p99 = (percentile(said.ttft, 99), float(np.percentile(ttft, 99)))
+    mean = said.itl.avg if said.itl.avg is not None else said.tpot.avg
+    done.gap_mean = (None if mean is None else mean * 1e3, float(gaps.mean()))
+    done.gap_p99 = (percentile(said.itl, 99), float(np.percentile(gaps, 99)))
+    if said.requests is not None and said.output_tokens.avg is not None:
+        done.lost = sent.tokens - round(said.requests * said.output_tokens.avg)
+
+
+def percentile(some: Distribution, p: float) -> float | None:
+    value = some.percentiles.get(p)
+    return None if value is None else value * 1e3
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------
+
+HEAD: Final = (
+    "load", "tool", "CPU µs a token", "less its start", "MB", "TTFT p50: said - true, ms", "p99: said - true (true)",
+    "gap, mean", "gap p99", "tokens lost", "s",
+)  # fmt: skip
+
+
+def row(done: Measured, start_s: float | None) -> list[str]:
+    if done.why:
+        return [done.load, done.tool, f"failed: {done.why[:100]}", *[""] * (len(HEAD) - 3)]
+    beyond = "" if start_s is None else f"{max(0.0, done.cpu_s - start_s) / done.tokens * 1e6:.1f}"
+    return [
+        done.load, done.tool, f"{done.cpu_s / done.tokens * 1e6:.1f}", beyond, f"{done.memory_mb:.0f}",
+        off(done.ttft_p50), f"{off(done.ttft_p99)} ({done.ttft_p99[1]:.1f})", off(done.gap_mean), off(done.gap_p99),
+        "-" if done.lost is None else str(done.lost), f"{done.wall_s:.0f}",
+    ]  # fmt: skip
+
+
+def off(pair: Sequence[float | None]) -> str:
+    said, true = pair
+    return "-" if said is None or true is None else f"{said - true:+.2f}"
+
+
+def table(rows: list[Measured]) -> str:
+    starts = {one.tool: one.cpu_s for one in rows if one.load == START.name and not one.why}
+    lines = [row(one, starts.get(one.tool)) for one in rows if one.load != START.name]
+    return tabulate(lines, headers=HEAD, disable_numparse=True, tablefmt="github")
+
+
+# -- the command ---------------------------------------------------------------------------------------------------------
+
+START: Final = Load(1, 1, 200, 20, 128)
+"""What a tool takes for one request: its start, its end, its report."""
+
+
+def loads(rows: str, matrix: str) -> list[Load]:
+    def of(streams: int, ttft_ms: int, gap_ms: int) -> Load:
+        return Load(streams, streams * ROUNDS.get(streams, 3), ttft_ms, gap_ms, 128)
+
+    here = [of(int(streams), 200, 20) for streams in filter(None, rows.split(","))]
+    return [START, *here, *(of(int(streams), 50, 10) for streams in filter(None, matrix.split(",")))]
+
+
+def kept(file: Path) -> list[Measured]:
+    return [Measured(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="50,200,800", help="streams at 20 ms a token, first token after 200 ms")
+    parser.add_argument("--matrix", default="1,10,100,1000", help="streams at 10 ms a token, first token after 50 ms")
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--home", type=Path, default=Path(".peers"), help="where each tool has its venv")
+    parser.add_argument("--keep", type=Path, default=Path(".peers/measured.jsonl"))
+    options = parser.parse_args()
+    home = options.home.absolute()
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        program = build(Path(name))
+        if program is None:
+            sys.exit("no C compiler (cc): nothing is measured")
+        tools = [TOOLS[word] for word in options.tools.split(",")]
+        refused = {tool.name: why for tool in tools if (why := install(tool, home))}
+        for tool in refused:
+            print(f"{tool}: not installed: {refused[tool]}", flush=True)
+        there = {(one.tool, one.load) for one in kept(options.keep)}
+        for load in loads(options.rows, options.matrix):
+            for tool in tools:
+                if (tool.name, load.name) in there or tool.name in refused:
+                    continue
+                done = measure(program, tool, load, home)
+                with options.keep.open("a") as file:
+                    file.write(json.dumps(asdict(done)) + "\n")
+                print("  ".join(row(done, None)), flush=True)
+    rows = kept(options.keep)
+    print(table(rows))
+    print("\n".join(sorted({f"{one.tool}: {one.version}" for one in rows})))
+
+
+if __name__ == "__main__":
+    main()
