@@ -2,8 +2,11 @@
 
 import os
 
+from . import native
+from .native_reader import NativeReader
 from .reader import StreamReader
 
+kind: type[StreamReader] = StreamReader if native.Reader is None else NativeReader
 _reader: StreamReader | None = None
 
 
@@ -11,7 +14,7 @@ def stream_reader() -> StreamReader:
     """The reader of this process; a forked child gets its own."""
     global _reader
     if _reader is None or _reader.pid != os.getpid():
-        _reader = StreamReader()
+        _reader = kind()
     return _reader
 
 

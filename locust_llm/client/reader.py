@@ -89,9 +89,6 @@ class StreamReader:
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
         """For the event loop: a first chunk (False), or an end (True)."""
-        self._epoll = _epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, _EPOLLIN)
         self._to_loop = gevent.get_hub().loop.async_(
             ref=False
         )  # referenced, so that the loop waits, while streams are open
@@ -104,17 +101,23 @@ class StreamReader:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         gc.freeze()
         gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
+        self._prepare()
+        _start_thread(self._run, ())
+
+    def _prepare(self) -> None:
+        """What the thread reads with."""
+        self._epoll = _epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, _EPOLLIN)
         self._receive = make_recvmsg()
         self._stamps = True
         self._behind_ns = 0
         self._awaited: set[int] = set()
         """The descriptors whose first chunk frees a slot of a limited gate."""
         self._nap_s = SHORT_NAP_S
-        self.reads = 0
-        """So far, of all streams: those that are open too."""
+        self._reads = 0
         self._tight_reads = 0
         self._nap_due = NAP_READS
-        _start_thread(self._run, ())
 
     def add(
         self,
@@ -132,16 +135,37 @@ class StreamReader:
         self._open.add(reading)
         self._to_loop.ref = True
         self._readings[connection.fd] = reading
-        if awaited:
-            self._awaited.add(connection.fd)
-        self._epoll.register(connection.fd, _EDGES)
+        self._begin(reading, awaited)
         return reading
+
+    def _begin(self, reading: OpenStream, awaited: bool) -> None:
+        fd = reading.connection.fd
+        if awaited:
+            self._awaited.add(fd)
+        self._epoll.register(fd, _EDGES)
+
+    def sent(self, reading: OpenStream, sent_ns: int) -> None:
+        """The request went out: nothing of its answer came before."""
+        reading.stream.sent_ns = sent_ns
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
         """Ask the thread to give a stream up, with what came until then; ``reading.ended`` is set when it has."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         os.eventfd_write(self._wake, 1)
+
+    @property
+    def reads(self) -> int:
+        """So far, of all streams: those that are open too."""
+        return self._reads
+
+    @property
+    def behind_ns(self) -> int:
+        """How long what was read last had lain in the kernel; 0 when all there was has been read."""
+        return self._behind_ns
 
     def give_way(self) -> None:
         """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
@@ -149,7 +173,7 @@ class StreamReader:
         Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
         """
         for _ in range(20):
-            if self._behind_ns < BEHIND_NS:
+            if self.behind_ns < BEHIND_NS:
                 return
             _sleep(0.001)
 
@@ -163,9 +187,13 @@ class StreamReader:
             failure = DIED
             with suppress(Exception):
                 failure = f"{DIED}: {describe(error)}"
+            self._stop()
             self.failure = failure
             while not self._sent():  # else whoever waits would wait for ever
                 _sleep(0.01)
+
+    def _stop(self) -> None:
+        """Nothing reads any more when this returns."""
 
     def _sent(self) -> bool:
         try:
@@ -250,7 +278,7 @@ class StreamReader:
             if stamp_ns - reading.stamp_ns < TIGHT_NS:
                 self._tight_reads += 1
             reading.stamp_ns = stamp_ns
-            self.reads += 1
+            self._reads += 1
             if reading.took(stamp_ns, since_ns, data):
                 self._enqueue(reading)
             if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
@@ -263,7 +291,7 @@ class StreamReader:
                     reading.left_since_ns = since_ns
                     self._go_on(reading)
                 break
-        if self.reads >= self._nap_due:
+        if self._reads >= self._nap_due:
             self._set_nap()
         if stream.over and (stream.first_seen or not stream.stamps):
             self._over(reading)
@@ -273,7 +301,7 @@ class StreamReader:
     def _set_nap(self) -> None:
         """Once in NAP_READS reads: short where chunks came close to each other."""
         self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * NAP_READS else SHORT_NAP_S
-        self._tight_reads, self._nap_due = 0, self.reads + NAP_READS
+        self._tight_reads, self._nap_due = 0, self._reads + NAP_READS
 
     def _go_on(self, reading: OpenStream) -> None:
         """Read on from this connection between the next two polls; where it waits to be looked into, after that."""
