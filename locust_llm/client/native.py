@@ -1,7 +1,8 @@
-"""The native part, _reader.c: None each where it was not compiled, or LOCUST_LLM_READER=python asks for the Python reader."""
+"""The native part, _reader.c: each None where it was not compiled, or LOCUST_LLM_READER=python asks for the other reader."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .sse import Event
@@ -13,7 +14,6 @@ Reader: "type[NativeThread] | None" = None
 plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
 
 if os.environ.get("LOCUST_LLM_READER") != "python":
-    try:
-        from ._reader import Reader, plain_events
-    except ImportError:  # no compiler where this was installed
-        pass
+    with suppress(ImportError):  # no compiler where this was installed
+        from ._reader import Reader as Reader
+        from ._reader import plain_events as plain_events

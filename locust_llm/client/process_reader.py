@@ -18,6 +18,11 @@ def stream_reader() -> StreamReader:
     return _reader
 
 
+def reader_kind() -> str:
+    """What reads the answers in this process."""
+    return "python" if kind is StreamReader else "native"
+
+
 def reader_failure() -> str:
     """Why this process sends nothing more; empty while it can."""
     return _reader.failure if _reader is not None and _reader.pid == os.getpid() else ""
