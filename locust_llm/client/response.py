@@ -228,8 +228,7 @@ class Response:
         frame = self.frame
         try:
             for data in unframed:
-                if frame.complete:  # what lies behind a whole answer is no part of it
-                    self._without_rest()
+                if self.over or frame.complete:
                     break
                 frame.read = self._framed
                 self._framed += 1
@@ -248,11 +247,9 @@ class Response:
             self.over = True
             if self.headers_ns is None and frame.has_headers:
                 self._headers(b"")
-
-    def _without_rest(self) -> None:
-        """The answer was complete before its last reads: what they brought, nobody asked for."""
-        del self.stamps[self._framed :], self.since[self._framed :]
-        self.frame.closed_by_peer = self.over = True
+        if self._framed < len(self.stamps):  # read before it was known that the answer was over: no part of it
+            del self.stamps[self._framed :], self.since[self._framed :]
+            frame.closed_by_peer = self.over = True
 
     def _headers(self, data: bytes) -> None:
         """They are complete; ``data``: the read that ended them."""
