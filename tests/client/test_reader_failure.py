@@ -103,7 +103,7 @@ def test_the_next_run_has_a_reader_of_its_own(
     new_reader()
     assert stream_reader() is reader
     monkeypatch.setattr(reader, "_look", interrupts)
-    assert ask(scripted, Gate(), "last", stream(1)).outcome == CLIENT_ERROR
+    assert ask(scripted, Gate(), "last", stream(1, cut="stall")).outcome == CLIENT_ERROR
     new_reader()
     assert stream_reader() is not reader
     assert ask(scripted, Gate(), "first", stream(1)).outcome == OK
