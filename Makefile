@@ -9,7 +9,7 @@ SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
 .PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift owners calibration soak confusion twins intervals schedulers seeds example clean
 
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/_reader.c
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -e .
@@ -181,4 +181,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) locust_llm/client/*.so .test-venv .aiperf-venv .exports-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) locust_llm/client/native/*.so .test-venv .aiperf-venv .exports-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,9 +89,8 @@ class StreamReader:
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
         """For the event loop: a first chunk (False), or an end (True)."""
-        self._to_loop = gevent.get_hub().loop.async_(
-            ref=False
-        )  # referenced, so that the loop waits, while streams are open
+        # referenced, so that the loop waits, while streams are open
+        self._to_loop = gevent.get_hub().loop.async_(ref=False)
         self._to_loop.start(self._pass_on)
         # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
         # does, so that the first answer has stamps too.
@@ -152,9 +151,6 @@ class StreamReader:
         """Ask the thread to give a stream up, with what came until then; ``reading.ended`` is set when it has."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
-        self._wake_up()
-
-    def _wake_up(self) -> None:
         os.eventfd_write(self._wake, 1)
 
     @property
@@ -162,20 +158,18 @@ class StreamReader:
         """So far, of all streams: those that are open too."""
         return self._reads
 
-    @property
-    def behind_ns(self) -> int:
-        """How long what was read last had lain in the kernel; 0 when all there was has been read."""
-        return self._behind_ns
-
     def give_way(self) -> None:
         """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
 
         Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
         """
         for _ in range(20):
-            if self.behind_ns < BEHIND_NS:
+            if self._behind() < BEHIND_NS:
                 return
             _sleep(0.001)
+
+    def _behind(self) -> int:
+        return self._behind_ns
 
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
@@ -196,11 +190,10 @@ class StreamReader:
         """Nothing reads any more when this returns."""
 
     def _sent(self) -> bool:
-        try:
+        with suppress(MemoryError):
             self._to_loop.send()
-        except MemoryError:
-            return False
-        return True
+            return True
+        return False
 
     def _read_all(self) -> None:
         poll, readings, looks = make_poll(self._epoll.fileno()), self._readings, self._looks

@@ -19,8 +19,7 @@ from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 from .http import Frame, HTTPParseError
-from .native import plain_events
-from .sse import EventDecoder, EventTooLong
+from .sse import Event, EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
@@ -61,6 +60,8 @@ class Response:
         """When the whole request had been written."""
         self.newest: Callable[[], int] | None = None
         """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet; None: it is."""
+        self.plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
+        """Takes events out of reads faster than the parser: see native/_reader.pyi; None: there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
@@ -266,8 +267,8 @@ class Response:
 
     def _decode(self) -> None:
         """Out of the frame, into events, into the answer, as far as its bounds allow."""
-        if self._aligned and self._events is not None and self._events.between and plain_events is not None:
-            events, reads, size = plain_events(self._unframed, self._framed)
+        if self._aligned and self._events is not None and self._events.between and self.plain_events:
+            events, reads, size = self.plain_events(self._unframed, self._framed)
             if events:
                 self._events.passed()
                 del self._unframed[:reads]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from locust_llm.client import native, process_reader, response
-from locust_llm.client.native_reader import NativeReader
+from locust_llm.client import native, process_reader
+from locust_llm.client.native.reader import NativeReader
 from locust_llm.client.reader import StreamReader
 
 
@@ -17,6 +17,4 @@ def each_reader(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_reader, "kind", NativeReader if request.param == "native" else StreamReader)
         patch.setattr(process_reader, "_reader", None)
-        if request.param == "python":
-            patch.setattr(response, "plain_events", None)
         yield request.param

@@ -1,7 +1,7 @@
 """The death of the thread that reads: nobody waits for it in vain."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
@@ -113,14 +113,17 @@ def test_an_answer_that_cannot_be_decoded_ends_one_request(
     scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor when it is tried once more, by whoever ends it."""
-    framed = Response._frame
 
-    def broken(self: Response) -> None:
-        if any(b"poison" in data for data in self._unframed):
-            raise KeyError("oops")
-        framed(self)
+    def breaks(works: Callable[[Response], None]) -> Callable[[Response], None]:
+        def broken(self: Response) -> None:
+            if any(b"poison" in data for data in self._unframed):
+                raise KeyError("oops")
+            works(self)
 
-    monkeypatch.setattr(Response, "_frame", broken)
+        return broken
+
+    monkeypatch.setattr(Response, "_frame", breaks(Response._frame))
+    monkeypatch.setattr(Response, "_decode", breaks(Response._decode))
     poisoned = ask(scripted, Gate(), "poisoned", stream(3, word="poison"))
     assert (poisoned.outcome, "KeyError" in poisoned.error) == ("malformed", True)
     assert (ask(scripted, Gate(), "beside", stream(3)).outcome, reader.failure) == (OK, "")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
-from locust_llm.client import native, response
+from locust_llm.client import native
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.native_reader import NativeReader
+from locust_llm.client.native.reader import NativeReader
 from locust_llm.client.reader import StreamReader
 from locust_llm.client.response import Response
 
@@ -119,15 +119,14 @@ def said(stream: Response) -> dict[str, Any]:
 
 
 def decoded(reads: list[bytes], looks: list[bool], plain_events: Any) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(response, "plain_events", plain_events)
-        stream = Response(0, keep_text=True)
-        for number, (data, look) in enumerate(zip(reads, looks, strict=True)):
-            if not stream.over and (stream.arrived(number + 1, number, data) or look):
-                stream.look()
-        if not stream.over:
-            stream.closed()
-        return said(stream)
+    stream = Response(0, keep_text=True)
+    stream.plain_events = plain_events
+    for number, (data, look) in enumerate(zip(reads, looks, strict=True)):
+        if not stream.over and (stream.arrived(number + 1, number, data) or look):
+            stream.look()
+    if not stream.over:
+        stream.closed()
+    return said(stream)
 
 
 @examples(3000)
@@ -170,9 +169,7 @@ def read_by(reader: StreamReader, reads: list[bytes], end: str) -> dict[str, Any
         server.listen()
         ours = gevent.socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
-    with ours, theirs, pytest.MonkeyPatch.context() as patch:
-        if type(reader) is StreamReader:
-            patch.setattr(response, "plain_events", None)
+    with ours, theirs:
         theirs.setsockopt(6, 1, 1)
         ask_for_stamps(ours)
         stream = Response(time.monotonic_ns(), keep_text=True)

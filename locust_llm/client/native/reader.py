@@ -12,10 +12,11 @@ from errno import ENOMEM
 from functools import partial
 from typing import Final
 
-from . import native
-from .open_stream import OpenStream
-from .reader import SWEEP_S, StreamReader
-from .response import DECODE_BYTES, QUIET_NS, WAITED_NS, describe
+from locust_llm.client.open_stream import OpenStream
+from locust_llm.client.reader import SWEEP_S, StreamReader
+from locust_llm.client.response import DECODE_BYTES, QUIET_NS, WAITED_NS, describe
+
+from . import Reader, plain_events
 
 PATIENCE_NS: Final = 4_000_000
 """How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
@@ -25,8 +26,8 @@ class NativeReader(StreamReader):
     """Its thread looks into streams, and into nothing else."""
 
     def _prepare(self) -> None:
-        assert native.Reader is not None
-        self._native = native.Reader()
+        assert Reader is not None
+        self._native = Reader()
         self._waiting: set[OpenStream] = set()
         """They have bytes that are not decoded, or ``[DONE]`` and no end."""
 
@@ -34,20 +35,22 @@ class NativeReader(StreamReader):
         fd = reading.connection.fd
         self._native.add(fd, reading.stream.sent_ns, awaited)
         reading.stream.newest = partial(self._native.newest, fd)
+        reading.stream.plain_events = plain_events
 
     def sent(self, reading: OpenStream, sent_ns: int) -> None:
         reading.stream.sent_ns = sent_ns
         self._native.sent(reading.connection.fd, sent_ns)
 
-    def _wake_up(self) -> None:
+    def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
+        reading.dropped = (outcome, message)
+        self._drops.append(reading)
         self._native.wake()
 
     @property
     def reads(self) -> int:
         return self._native.reads
 
-    @property
-    def behind_ns(self) -> int:
+    def _behind(self) -> int:
         return self._native.behind_ns
 
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .sse import Event
+from locust_llm.client.sse import Event
 
 if TYPE_CHECKING:
     from ._reader import Reader as NativeThread
