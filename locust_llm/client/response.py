@@ -166,7 +166,8 @@ class Response:
     @property
     def newest_ns(self) -> int:
         """When anything came last, monotonic ns. After the first read."""
-        return self.stamps[-1] if self.newest is None else self.newest()
+        newest = self.newest  # the reader takes it away when the answer is over
+        return self.stamps[-1] if newest is None else max(self.stamps[-1], newest())
 
     @property
     def ended_ns(self) -> int | None:

@@ -233,6 +233,7 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     assert reader.wait(0.0) == []
     with pytest.raises(KeyError):
         reader.take(fd)
+    assert reader.newest(fd) == 0
     reader.add(fd, 0, False)
     sender.sendall(b"again")
     arrived(reader, 2)

@@ -487,9 +487,9 @@ static PyObject *newest(Reader *reader, PyObject *args) {
     int fd;
     if (!PyArg_ParseTuple(args, "i", &fd))
         return NULL;
-    Stream *stream = stream_of(reader, fd);
-    if (stream == NULL)
-        return NULL;
+    Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
+    if (stream == NULL)  /* over a moment ago */
+        return PyLong_FromLong(0);
     pthread_mutex_lock(&stream->lock);
     long long stamp_ns = stream->stamp_ns;
     pthread_mutex_unlock(&stream->lock);
@@ -501,11 +501,11 @@ static void forget(Reader *reader, Stream *stream) {
     pthread_mutex_lock(&stream->lock);
     if (!stream->end)
         epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
-    stream->removed = true;
-    pthread_mutex_unlock(&stream->lock);
     atomic_fetch_sub(&reader->open, 1);
     atomic_fetch_sub(&reader->awaited, stream->awaited);
-    pthread_mutex_lock(&reader->lock);
+    pthread_mutex_lock(&reader->lock);  /* under both: neither a read nor a wait sees half of it */
+    stream->removed = true;
+    pthread_mutex_unlock(&stream->lock);
     bury(reader, stream);
     pthread_mutex_unlock(&reader->lock);
 }

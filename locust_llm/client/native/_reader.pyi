@@ -23,7 +23,7 @@ class Reader:
         Stamps and since: those of ``Response``, as the bytes of an array of int64. End: 0 if there is none yet, -1 where the
         peer closed, else an errno. The last three: so far, the lag in ns."""
     def newest(self, fd: int, /) -> int:
-        """The stamp of the last read, monotonic ns; 0: there is none."""
+        """The stamp of the last read, monotonic ns; 0: there is none, or no such stream."""
     def remove(self, fd: int, /) -> None:
         """Read no more from this socket: when it returns, nobody does."""
     def sweep(self, quiet_ns: int, waited_ns: int, /) -> None:
