@@ -7,9 +7,9 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
 
-$(VENV)/.installed: setup.cfg pyproject.toml
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -e .
@@ -48,7 +48,7 @@ modes = tests/e2e/test_modes.py
 probe = tests/bench/test_confusion.py tests/e2e/test_probe.py tests/e2e/test_probe_http.py
 real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py tests/e2e/test_real_scheduler.py
 runs = tests/e2e $(addprefix --ignore ,$(web_pages) $(endings) $(distributed) $(modes) $(probe) $(real))
-SOURCES := $(shell git ls-files 'locust_llm/*.py' 'tests/*.py' 2>/dev/null)
+SOURCES := $(shell git ls-files 'locust_llm/*.py' 'locust_llm/*.c' 'tests/*.py' 2>/dev/null)
 
 test-matrices: $(PIECES:%=.matrices/%)  ## what make test leaves out; interrupted, it goes on where it was
 
@@ -76,6 +76,15 @@ test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and lla
 
 test-wheel:                       ## wheel and sdist in empty environments, with each Python from 3.11 to 3.13: files, demo, report
 	.ci/wheel
+
+EDITABLE = $(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps -e .
+SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+
+test-native: $(VENV)/.installed-tests  ## the native reader under AddressSanitizer and UBSan; compiled again as it was after that
+	CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(EDITABLE)
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  $(PYTEST) tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/test_reader.py \
+	  tests/client/test_reader_failure.py; status=$$?; $(EDITABLE); exit $$status
 
 test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (a venv of its own: it brings 49 packages)
 	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
@@ -175,4 +184,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .test-venv .aiperf-venv .exports-venv .peers .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) locust_llm/client/native/*.so .test-venv .aiperf-venv .exports-venv .peers .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -226,7 +226,7 @@ def _answered(
     killed: BaseException | None = None
     try:
         try:
-            reading.stream.sent_ns = reading.connection.send(sealed)
+            stream_reader().sent(reading, reading.connection.send(sealed))
             reading.stream.written_ns = limits.written()
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything

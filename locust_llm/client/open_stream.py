@@ -54,13 +54,17 @@ class OpenStream:
         stream, tls, look = self.stream, self.connection.tls, False
         sealed, self.sealed, self.sealed_bytes = self.sealed, [], 0
         for stamp_ns, since_ns, data in sealed:
-            if stream.over or tls is None:
+            if tls is None:
                 break
             try:
                 plain = tls.received(data)
             except TLSClosed as error:
                 stream.failed("tls", str(error))
+                stream.frame.closed_by_peer = True
                 break
+            if stream.over:  # read before that was known: the TLS layer of the next answer needs it
+                stream.frame.closed_by_peer |= bool(plain)
+                continue
             look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
             if tls.outgoing.pending > READ_BYTES:  # its own answers, which nobody sends while an answer comes
                 stream.failed("tls", "the server asks for answers of the TLS layer without end")

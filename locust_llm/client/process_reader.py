@@ -2,8 +2,11 @@
 
 import os
 
+from . import native
+from .native.reader import NativeReader
 from .reader import StreamReader
 
+kind: type[StreamReader] = StreamReader if native.Reader is None else NativeReader
 _reader: StreamReader | None = None
 
 
@@ -11,8 +14,13 @@ def stream_reader() -> StreamReader:
     """The reader of this process; a forked child gets its own."""
     global _reader
     if _reader is None or _reader.pid != os.getpid():
-        _reader = StreamReader()
+        _reader = kind()
     return _reader
+
+
+def reader_kind() -> str:
+    """What reads the answers in this process."""
+    return "python" if kind is StreamReader else "native"
 
 
 def reader_failure() -> str:

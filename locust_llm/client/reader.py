@@ -89,12 +89,8 @@ class StreamReader:
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
         """For the event loop: a first chunk (False), or an end (True)."""
-        self._epoll = _epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, _EPOLLIN)
-        self._to_loop = gevent.get_hub().loop.async_(
-            ref=False
-        )  # referenced, so that the loop waits, while streams are open
+        # referenced, so that the loop waits, while streams are open
+        self._to_loop = gevent.get_hub().loop.async_(ref=False)
         self._to_loop.start(self._pass_on)
         # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
         # does, so that the first answer has stamps too.
@@ -104,17 +100,23 @@ class StreamReader:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         gc.freeze()
         gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
+        self._prepare()
+        _start_thread(self._run, ())
+
+    def _prepare(self) -> None:
+        """What the thread reads with."""
+        self._epoll = _epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, _EPOLLIN)
         self._receive = make_recvmsg()
         self._stamps = True
         self._behind_ns = 0
         self._awaited: set[int] = set()
         """The descriptors whose first chunk frees a slot of a limited gate."""
         self._nap_s = SHORT_NAP_S
-        self.reads = 0
-        """So far, of all streams: those that are open too."""
+        self._reads = 0
         self._tight_reads = 0
         self._nap_due = NAP_READS
-        _start_thread(self._run, ())
 
     def add(
         self,
@@ -132,10 +134,18 @@ class StreamReader:
         self._open.add(reading)
         self._to_loop.ref = True
         self._readings[connection.fd] = reading
-        if awaited:
-            self._awaited.add(connection.fd)
-        self._epoll.register(connection.fd, _EDGES)
+        self._begin(reading, awaited)
         return reading
+
+    def _begin(self, reading: OpenStream, awaited: bool) -> None:
+        fd = reading.connection.fd
+        if awaited:
+            self._awaited.add(fd)
+        self._epoll.register(fd, _EDGES)
+
+    def sent(self, reading: OpenStream, sent_ns: int) -> None:
+        """The request went out: nothing of its answer came before."""
+        reading.stream.sent_ns = sent_ns
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
         """Ask the thread to give a stream up, with what came until then; ``reading.ended`` is set when it has."""
@@ -143,15 +153,23 @@ class StreamReader:
         self._drops.append(reading)
         os.eventfd_write(self._wake, 1)
 
+    @property
+    def reads(self) -> int:
+        """So far, of all streams: those that are open too."""
+        return self._reads
+
     def give_way(self) -> None:
         """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
 
         Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
         """
         for _ in range(20):
-            if self._behind_ns < BEHIND_NS:
+            if self._behind() < BEHIND_NS:
                 return
             _sleep(0.001)
+
+    def _behind(self) -> int:
+        return self._behind_ns
 
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
@@ -163,16 +181,19 @@ class StreamReader:
             failure = DIED
             with suppress(Exception):
                 failure = f"{DIED}: {describe(error)}"
+            self._stop()
             self.failure = failure
             while not self._sent():  # else whoever waits would wait for ever
                 _sleep(0.01)
 
+    def _stop(self) -> None:
+        """Nothing reads any more when this returns."""
+
     def _sent(self) -> bool:
-        try:
+        with suppress(MemoryError):
             self._to_loop.send()
-        except MemoryError:
-            return False
-        return True
+            return True
+        return False
 
     def _read_all(self) -> None:
         poll, readings, looks = make_poll(self._epoll.fileno()), self._readings, self._looks
@@ -250,7 +271,7 @@ class StreamReader:
             if stamp_ns - reading.stamp_ns < TIGHT_NS:
                 self._tight_reads += 1
             reading.stamp_ns = stamp_ns
-            self.reads += 1
+            self._reads += 1
             if reading.took(stamp_ns, since_ns, data):
                 self._enqueue(reading)
             if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
@@ -263,7 +284,7 @@ class StreamReader:
                     reading.left_since_ns = since_ns
                     self._go_on(reading)
                 break
-        if self.reads >= self._nap_due:
+        if self._reads >= self._nap_due:
             self._set_nap()
         if stream.over and (stream.first_seen or not stream.stamps):
             self._over(reading)
@@ -273,7 +294,7 @@ class StreamReader:
     def _set_nap(self) -> None:
         """Once in NAP_READS reads: short where chunks came close to each other."""
         self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * NAP_READS else SHORT_NAP_S
-        self._tight_reads, self._nap_due = 0, self.reads + NAP_READS
+        self._tight_reads, self._nap_due = 0, self._reads + NAP_READS
 
     def _go_on(self, reading: OpenStream) -> None:
         """Read on from this connection between the next two polls; where it waits to be looked into, after that."""

@@ -107,7 +107,7 @@ def next_limit(request: Request, stream: Response, written_at: float | None, now
     if request.first_token_timeout_s is not None and not first:
         ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
     if request.gap_timeout_s is not None:
-        ends.append(((stream.stamps[-1] / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
+        ends.append(((stream.newest_ns / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
     if request.cancel_after_s is not None and written_at is not None:
         ends.append((written_at + request.cancel_after_s, CANCELLED))
     return min(ends, default=None)

@@ -5,7 +5,9 @@ that a read costs a few appends and one look for the end; what came is decoded a
 ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
 """
 
+import re
 from array import array
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -17,7 +19,7 @@ from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 from .http import Frame, HTTPParseError
-from .sse import EventDecoder, EventTooLong
+from .sse import Event, EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
@@ -36,6 +38,7 @@ SLOW_READ_NS: Final = 1_000_000
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
 """What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late to change it."""
+CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
 NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
 
 
@@ -55,6 +58,10 @@ class Response:
         self.sent_ns = sent_ns
         self.written_ns: int | None = None
         """When the whole request had been written."""
+        self.newest: Callable[[], int] | None = None
+        """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet; None: it is."""
+        self.plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
+        """Takes events out of reads faster than the parser: see native/_reader.pyi; None: there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
@@ -76,6 +83,8 @@ class Response:
         self._unframed: list[bytes] = []
         self._framed = self._decoded = 0
         """How many of the reads."""
+        self._aligned = False
+        """The last read ended with a whole HTTP chunk, or with the headers before the first."""
         self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
         self._events: EventDecoder | None = None
         self._body: list[bytes] = []
@@ -94,6 +103,13 @@ class Response:
             self._frame()
             self.over = self.over or self.frame.complete
         return False
+
+    def took(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
+        """Reads of the native reader, which ``look`` follows. Stamps and since: each the bytes of an array of int64."""
+        self.stamps.frombytes(stamps)
+        self.since.frombytes(since)
+        self._unframed += data
+        self.waiting_bytes += sum(map(len, data))
 
     def look(self, now_ns: int = 0) -> None:
         """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is also an answer whose
@@ -146,6 +162,12 @@ class Response:
         except Exception as error:
             self.failure = ("malformed", f"the answer could not be read: {describe(error)}")
             return self.failure
+
+    @property
+    def newest_ns(self) -> int:
+        """When anything came last, monotonic ns. After the first read."""
+        newest = self.newest  # the reader takes it away when the answer is over
+        return self.stamps[-1] if newest is None else max(self.stamps[-1], newest())
 
     @property
     def ended_ns(self) -> int | None:
@@ -208,10 +230,15 @@ class Response:
         frame = self.frame
         try:
             for data in unframed:
+                if self.over or frame.complete:
+                    break
                 frame.read = self._framed
                 self._framed += 1
                 self.received_bytes += len(data)
+                self._aligned = False
                 frame.feed(data)
+                if self.headers_ns is None and frame.has_headers:
+                    self._headers(data)
                 if self.received_bytes > MAX_HEADER_BYTES and not frame.has_headers:
                     raise HTTPParseError("headers without end")
         except HTTPParseError as mistake:
@@ -220,10 +247,14 @@ class Response:
             else:
                 self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
             self.over = True
-        if self.headers_ns is None and frame.has_headers:
-            self._headers()
+            if self.headers_ns is None and frame.has_headers:
+                self._headers(b"")
+        if self._framed < len(self.stamps):  # read before it was known that the answer was over: no part of it
+            del self.stamps[self._framed :], self.since[self._framed :]
+            frame.closed_by_peer = self.over = True
 
-    def _headers(self) -> None:
+    def _headers(self, data: bytes) -> None:
+        """They are complete; ``data``: the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
             return
@@ -233,9 +264,19 @@ class Response:
             self._ends("malformed", f"Content-Encoding {coding}, although none was asked for")
         elif "event-stream" in kind:
             self._events = EventDecoder()
+            self._aligned = str(self.frame.get("transfer-encoding")).strip().lower() == "chunked" and ends_aligned(data)
 
     def _decode(self) -> None:
         """Out of the frame, into events, into the answer, as far as its bounds allow."""
+        if self._aligned and self._events is not None and self._events.between and self.plain_events:
+            events, reads, size = self.plain_events(self._unframed, self._framed)
+            if events:
+                self._events.passed()
+                del self._unframed[:reads]
+                self._framed += reads
+                self.received_bytes += size
+                for event in events:
+                    self.answer.add(event)
         self._frame()
         pieces, self.frame.pieces = self.frame.pieces, []
         self._decoded, self.waiting_bytes = self._framed, 0
@@ -310,6 +351,19 @@ class Response:
         if times is None and self.frame.has_any(HEADER_NAMES):
             times = of_headers(self.frame.get, streamed=self.streamed)
         return times
+
+
+def ends_aligned(data: bytes) -> bool:
+    """The first read of an answer, all of its headers, is nothing but these and whole HTTP chunks."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 2") or head.count(b"\n") != head.count(b"\r\n"):
+        return False
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        if not CHUNK_SIZE.fullmatch(size) or rest[(end := int(size, 16)) : end + 2] != b"\r\n":
+            return False
+        rest = rest[end + 2 :]
+    return True
 
 
 def describe(error: BaseException) -> str:

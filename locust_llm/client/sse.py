@@ -71,6 +71,15 @@ class EventDecoder:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes or {MAX_EVENT_LINES} lines")
 
     @property
+    def between(self) -> bool:
+        """All that came was whole events: nothing of it is waiting for what follows."""
+        return not self._held and not self._after_cr and not self._start
+
+    def passed(self) -> None:
+        """Whole events, which began with no byte order mark, came past this decoder."""
+        self._start, self._line_ended = None, True
+
+    @property
     def unterminated(self) -> bool:
         """Something that no blank line ended is left: it is no event."""
         return any(data.strip(b"\n") for data in self._held)

@@ -76,6 +76,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_s: float | None = None
     """How far its times may be off on the master's clock, seconds; 0: it has the same one. None: of an older version, or of
     a stage."""
+    reader: str | None = None
+    """What read its answers: ``native``, or ``python`` where that part was not compiled; None: of an older version, or of a
+    stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

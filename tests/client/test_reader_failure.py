@@ -1,6 +1,7 @@
 """The death of the thread that reads: nobody waits for it in vain."""
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
@@ -29,8 +30,16 @@ def interrupts(*args: Any, **kw: Any) -> Any:
     raise Interrupt
 
 
+@pytest.fixture(scope="module")
+def scripted(each_reader: str) -> Iterator[Scripted]:
+    """One for each reader, as its rows go by the names of the requests."""
+    server = Scripted()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
+def reader(each_reader: str, monkeypatch: pytest.MonkeyPatch) -> StreamReader:
     """One that may die."""
     monkeypatch.setattr(process_reader, "_reader", None)
     return stream_reader()
@@ -41,11 +50,25 @@ def ask(server: Scripted, gate: Gate, name: str, steps: list[Any]) -> Record:
         return exchange(UserConnection(), gate, server.request(name, steps), 0.0)
 
 
+BOTH = [
+    ("_sweep", fails),
+    ("_sweep", interrupts),
+    ("_give_up", fails),
+    ("_over", fails),
+    ("_guarded", fails),
+    ("_look", interrupts),
+]
+OWN: dict[str, list[tuple[str, Any]]] = {
+    "python": [("_look_into_some", fails), ("_read", interrupts), ("wall_minus_monotonic_ns", fails)],
+    "native": [],
+}
+
+
 @pytest.mark.parametrize(
-    ("where", "how"),
-    [("_sweep", fails), ("_sweep", interrupts), ("_look_into_some", fails), ("_give_up", fails), ("_over", fails),
-     ("_guarded", fails), ("_read", interrupts), ("_look", interrupts), ("wall_minus_monotonic_ns", fails)],
-)  # fmt: skip
+    ("each_reader", "where", "how"),
+    [(kind, *death) for kind, own in OWN.items() for death in BOTH + own],
+    indirect=["each_reader"],
+)
 def test_who_waits_gets_a_record_and_who_comes_is_refused(
     scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch, where: str, how: Any
 ) -> None:
@@ -79,8 +102,8 @@ def test_the_next_run_has_a_reader_of_its_own(
 ) -> None:
     new_reader()
     assert stream_reader() is reader
-    monkeypatch.setattr(reader, "_read", interrupts)
-    assert ask(scripted, Gate(), "last", stream(1)).outcome == CLIENT_ERROR
+    monkeypatch.setattr(reader, "_look", interrupts)
+    assert ask(scripted, Gate(), "last", stream(1, cut="stall")).outcome == CLIENT_ERROR
     new_reader()
     assert stream_reader() is not reader
     assert ask(scripted, Gate(), "first", stream(1)).outcome == OK
@@ -90,14 +113,17 @@ def test_an_answer_that_cannot_be_decoded_ends_one_request(
     scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor when it is tried once more, by whoever ends it."""
-    framed = Response._frame
 
-    def broken(self: Response) -> None:
-        if any(b"poison" in data for data in self._unframed):
-            raise KeyError("oops")
-        framed(self)
+    def breaks(works: Callable[[Response], None]) -> Callable[[Response], None]:
+        def broken(self: Response) -> None:
+            if any(b"poison" in data for data in self._unframed):
+                raise KeyError("oops")
+            works(self)
 
-    monkeypatch.setattr(Response, "_frame", broken)
+        return broken
+
+    monkeypatch.setattr(Response, "_frame", breaks(Response._frame))
+    monkeypatch.setattr(Response, "_decode", breaks(Response._decode))
     poisoned = ask(scripted, Gate(), "poisoned", stream(3, word="poison"))
     assert (poisoned.outcome, "KeyError" in poisoned.error) == ("malformed", True)
     assert (ask(scripted, Gate(), "beside", stream(3)).outcome, reader.failure) == (OK, "")

@@ -196,8 +196,8 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api
     checkout, temp = tmp_path / "pass" / "checkout", tmp_path / "temp"
     temp.mkdir()
     for name in ("locust_llm", "deploy"):
-        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, checkout / name)
     path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
     port = free_port()

@@ -224,11 +224,17 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield from _drafts(summary)
     if summary.energy is not None:
         yield "energy", energy_line(summary.energy)
-    yield "clock", f"{c.clock or '-'} stamps"
+    yield "clock", f"{c.clock or '-'} stamps" + _readers(run)
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)
+
+
+def _readers(run: Run) -> str:
+    """What read the answers, in all processes."""
+    kinds = sorted({health.reader for health in run.health if health.reader})
+    return f", reader: {' and '.join(kinds)}" if kinds else ""
 
 
 def _chunks(counts: Counts, run: Run) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from gevent.event import Event
 from msgspec.structs import replace
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
+from locust_llm.client.process_reader import new_reader, reader_failure, reader_kind, reads_so_far
 from locust_llm.core.arms import Block
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.machine import Machine, machine_of
@@ -360,7 +360,7 @@ class Sender:
         """Of the whole run."""
         return replace(
             watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
-            clock_error_s=self.clock.stated_s, proxy=passed(self.settings),
+            clock_error_s=self.clock.stated_s, proxy=passed(self.settings), reader=reader_kind(),
         )  # fmt: skip
 
     def send(self, message: Message, epoch: int | None = None) -> None:

@@ -1,0 +1,22 @@
+"""The native part, _reader.c: each None where it was not compiled, or LOCUST_LLM_READER=python asks for the other reader."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from locust_llm.client.sse import Event
+
+if TYPE_CHECKING:
+    from ._reader import Reader as NativeThread
+
+Reader: "type[NativeThread] | None" = None
+plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
+
+if os.environ.get("LOCUST_LLM_READER") != "python":
+    with suppress(ImportError):  # no compiler where this was installed
+        _compiled = import_module(
+            "._reader", __package__
+        )  # not by a statement, as import-linter knows Python files alone
+        Reader, plain_events = _compiled.Reader, _compiled.plain_events

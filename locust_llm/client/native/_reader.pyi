@@ -1,0 +1,44 @@
+"""The thread that reads, in C: see _reader.c. All but ``wait`` and ``stop`` return at once. One Python thread takes and
+removes; others may add."""
+
+class Reader:
+    """Starts its thread. Raises OSError."""
+
+    reads: int
+    """So far, of all streams."""
+    behind_ns: int
+    """How long what was read last had lain in the kernel; 0 when all there was has been read."""
+
+    def add(self, fd: int, sent_ns: int, awaited: bool, /) -> None:
+        """Read from this socket until its end, or ``remove``. A stamp before ``sent_ns`` is none of this answer.
+        ``awaited``: naps are short until ``calm``. Raises OSError."""
+    def sent(self, fd: int, sent_ns: int, /) -> None:
+        """The request was sent, and not before."""
+    def calm(self, fd: int, most: int, chunked: bool, patience_ns: int, /) -> None:
+        """From now on ``wait`` gives this stream when more than ``most`` bytes were not taken; with ``chunked`` when the
+        last HTTP chunk may have come; else ``patience_ns`` after anything came, if that is not 0; and at its end."""
+    def take(self, fd: int, /) -> tuple[bytes, bytes, list[bytes], int, int, int, int]:
+        """What came since the last time: (stamps, since, the bytes of each read, end, unstamped, bad stamps, read lag).
+
+        Stamps and since: those of ``Response``, as the bytes of an array of int64. End: 0 if there is none yet, -1 where the
+        peer closed, else an errno. The last three: so far, the lag in ns."""
+    def newest(self, fd: int, /) -> int:
+        """The stamp of the last read, monotonic ns; 0: there is none, or no such stream."""
+    def remove(self, fd: int, /) -> None:
+        """Read no more from this socket: when it returns, nobody does."""
+    def sweep(self, quiet_ns: int, waited_ns: int, /) -> None:
+        """Let ``wait`` give the streams whose last read is older than ``quiet_ns``, or whose first is older than
+        ``waited_ns``."""
+    def wait(self, timeout_s: float, /) -> list[int]:
+        """The descriptors of streams to look into, a few at a time. Without Python's lock. Raises OSError: its
+        thread ended."""
+    def wake(self) -> None:
+        """End the wait."""
+    def stop(self) -> None:
+        """End the thread: when it returns, nobody reads."""
+
+def plain_events(reads: list[bytes], first: int, /) -> tuple[list[tuple[int, str, bytes]], int, int]:
+    """The events of those reads, from the beginning, that hold nothing but whole HTTP chunks of one event each,
+    ``data: {...}`` and a blank line: (events, how many reads, their bytes). ``first``: the number of the first read.
+
+    The same as the parser and ``EventDecoder`` make of them, when both are between two chunks and two events."""

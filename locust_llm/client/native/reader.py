@@ -1,0 +1,161 @@
+"""The stream reader whose thread is in C, where that was compiled: it reads and stamps without Python's lock.
+
+The thread of StreamReader is here the second of two: it takes what was read (_reader.c) of those streams that have something
+to tell, a first chunk or an end, and decodes it. Until then what came lies in the other's memory, with its stamps.
+"""
+
+import os
+import time
+from array import array
+from contextlib import suppress
+from errno import ENOMEM
+from functools import partial
+from typing import Final
+
+from locust_llm.client.open_stream import OpenStream
+from locust_llm.client.reader import SWEEP_S, StreamReader
+from locust_llm.client.response import DECODE_BYTES, QUIET_NS, WAITED_NS, describe
+
+from . import Reader, plain_events
+
+PATIENCE_NS: Final = 4_000_000
+"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
+
+
+class NativeReader(StreamReader):
+    """Its thread looks into streams, and into nothing else."""
+
+    def _prepare(self) -> None:
+        assert Reader is not None
+        self._native = Reader()
+        self._waiting: set[OpenStream] = set()
+        """They have bytes that are not decoded, or ``[DONE]`` and no end."""
+
+    def _begin(self, reading: OpenStream, awaited: bool) -> None:
+        fd = reading.connection.fd
+        self._native.add(fd, reading.stream.sent_ns, awaited)
+        reading.stream.newest = partial(self._native.newest, fd)
+        reading.stream.plain_events = plain_events
+
+    def sent(self, reading: OpenStream, sent_ns: int) -> None:
+        reading.stream.sent_ns = sent_ns
+        self._native.sent(reading.connection.fd, sent_ns)
+
+    def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
+        reading.dropped = (outcome, message)
+        self._drops.append(reading)
+        self._native.wake()
+
+    @property
+    def reads(self) -> int:
+        return self._native.reads
+
+    def _behind(self) -> int:
+        return self._native.behind_ns
+
+    # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._native.stop()
+
+    def _read_all(self) -> None:
+        wait, readings = self._native.wait, self._readings
+        sweep_ns = 0
+        while True:
+            ready = wait(SWEEP_S)
+            for fd in ready:
+                reading = readings.get(fd)
+                if reading is not None:
+                    self._guarded(reading, self._look)
+            if self._drops:
+                self._give_up()
+            now_ns = time.monotonic_ns()
+            if now_ns > sweep_ns:
+                sweep_ns = now_ns + int(SWEEP_S * 1e9)
+                self._sweep(now_ns)
+            if self._notices:
+                self._to_loop.send()
+
+    def _give_up(self) -> None:
+        while self._drops:
+            self._guarded(self._drops.popleft(), self._drop)
+
+    def _drop(self, reading: OpenStream) -> None:
+        if self._readings.get(reading.connection.fd) is reading:
+            self._take(reading)
+        super()._drop(reading)
+
+    def _sweep(self, now_ns: int) -> None:
+        self._native.sweep(QUIET_NS, WAITED_NS)
+        for reading in list(self._waiting):
+            if reading.stream.due(now_ns):
+                self._guarded(reading, self._look)
+
+    def _look(self, reading: OpenStream) -> None:
+        stream, now_ns = reading.stream, time.monotonic_ns()
+        seen = stream.first_seen
+        end = self._take(reading)
+        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
+            stream.look(now_ns)
+        if end and not stream.over:
+            self._end(reading, end)
+        if stream.over:
+            self._over(reading)
+            return
+        if stream.first_seen and not seen:
+            self._notices.append((reading, False))
+            self._calm(reading)
+        if stream.waiting_bytes or stream.answer.done_read is not None:
+            self._waiting.add(reading)
+        else:
+            self._waiting.discard(reading)
+
+    def _take(self, reading: OpenStream) -> int:
+        """What was read, into its stream; its end."""
+        stream = reading.stream
+        stamps, since, data, end, stream.unstamped, stream.bad_stamps, stream.read_lag_ns = self._native.take(
+            reading.connection.fd
+        )
+        if reading.connection.tls is None:
+            stream.took(stamps, since, data)
+        else:
+            reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
+        return end
+
+    def _end(self, reading: OpenStream, number: int) -> None:
+        """The connection ended without the end of the message; ``number``: see ``Reader.take``."""
+        if number == ENOMEM:
+            raise MemoryError
+        if number < 0:
+            reading.stream.closed()
+        else:
+            reading.stream.failed("reset", describe(OSError(number, os.strerror(number))))
+
+    def _calm(self, reading: OpenStream) -> None:
+        """Its first chunk is there: what follows has time, but for the end."""
+        stream, fd = reading.stream, reading.connection.fd
+        most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2  # not all of those that begin together at one moment
+        frame = stream.frame
+        if reading.connection.tls is not None:
+            self._native.calm(fd, most, False, PATIENCE_NS)
+        elif frame.chunked:
+            self._native.calm(fd, most, True, PATIENCE_NS)
+        elif frame.content_length is None:
+            self._native.calm(fd, most, False, 0)
+
+    def _over(self, reading: OpenStream) -> None:
+        reading.stream.over, reading.stream.newest = True, None
+        fd = reading.connection.fd
+        if self._readings.pop(fd, None) is not None:
+            with suppress(OSError):
+                self._native.remove(fd)
+        self._waiting.discard(reading)
+        self._notices.append((reading, True))
+
+    # -- in the event loop ---------------------------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        for reading in self._open:
+            with suppress(Exception):
+                self._take(reading)
+        super()._end_all()

@@ -1,0 +1,20 @@
+"""Which stream reader the tests of this room have."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from locust_llm.client import native, process_reader
+from locust_llm.client.native.reader import NativeReader
+from locust_llm.client.reader import StreamReader
+
+
+@pytest.fixture(scope="module", params=["python", "native"])
+def each_reader(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both, one after the other."""
+    if request.param == "native" and native.Reader is None:
+        pytest.skip("the native reader was not compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_reader, "kind", NativeReader if request.param == "native" else StreamReader)
+        patch.setattr(process_reader, "_reader", None)
+        yield request.param

@@ -1,0 +1,270 @@
+"""The part in C by hand: what it keeps of a socket, when it tells of it, how it ends."""
+
+import errno
+import socket
+import struct
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from locust_llm.client import native
+from locust_llm.client.connection import SO_TIMESTAMPNS
+
+pytestmark = pytest.mark.skipif(native.Reader is None, reason="the native reader was not compiled")
+
+NS = 1_000_000_000
+FAR_NS = 3600 * NS
+
+
+@pytest.fixture
+def reader() -> Iterator[Any]:
+    assert native.Reader is not None
+    reader = native.Reader()
+    yield reader
+    reader.stop()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """(where to send, where to read with stamps)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    with sender, receiver:
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        receiver.setblocking(False)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        for _ in range(1000):
+            sender.sendall(b"?")
+            time.sleep(0.001)
+            if receiver.recvmsg(1, 64)[1]:
+                break
+            time.sleep(0.01)  # the kernel begins to stamp a moment after it was asked
+        yield sender, receiver
+
+
+def take(reader: Any, fd: int) -> tuple[list[int], list[int], list[bytes], int, list[int]]:
+    stamps, since, data, end, *counts = reader.take(fd)
+    return list(array("q", stamps)), list(array("q", since)), data, end, counts
+
+
+def told(reader: Any, fd: int, within_s: float = 5.0) -> bool:
+    until = time.monotonic() + within_s
+    while (left := until - time.monotonic()) > 0:
+        if fd in reader.wait(left):
+            return True
+    return False
+
+
+def arrived(reader: Any, count: int) -> None:
+    """So many reads, of all streams."""
+    until = time.monotonic() + 5
+    while reader.reads < count:
+        assert time.monotonic() < until
+        time.sleep(0.0005)
+
+
+def test_each_read_has_its_bytes_its_stamp_and_a_moment_before_it(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, time.monotonic_ns(), False)
+    moments = []
+    for number in range(3):
+        before = time.monotonic_ns()
+        sender.sendall(b"%d" % number)
+        arrived(reader, number + 1)
+        moments.append((before, time.monotonic_ns()))
+    assert told(reader, fd)
+    assert reader.newest(fd) > moments[2][0] - 20_000
+    stamps, since, data, end, counts = take(reader, fd)
+    assert (data, end, counts[:2]) == ([b"0", b"1", b"2"], 0, [0, 0])
+    for (before, after), stamp_ns, since_ns in zip(moments, stamps, since, strict=True):
+        assert before - 20_000 <= stamp_ns <= after
+        assert since_ns <= stamp_ns
+    assert all(later > stamp - 20_000 for stamp, later in zip(stamps, since[1:], strict=False))
+    assert take(reader, fd)[2] == []
+
+
+def test_what_cannot_be_its_stamp_is_replaced_and_counted(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    reader.add(receiver.fileno(), time.monotonic_ns() + FAR_NS, False)  # sent after it came
+    before = time.monotonic_ns()
+    sender.sendall(b"x")
+    arrived(reader, 1)
+    (stamp,), _, _, _, (unstamped, bad, lag) = take(reader, receiver.fileno())
+    assert before <= stamp <= time.monotonic_ns()
+    assert (unstamped, bad, lag) == (0, 1, 0)
+    reader.sent(receiver.fileno(), before)
+    sender.sendall(b"x")
+    arrived(reader, 2)
+    assert take(reader, receiver.fileno())[4][:2] == [0, 1]
+    reader.sent(receiver.fileno() + 1000, before)  # one that is over already
+
+
+def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(reader: Any) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        reader.add(other.fileno(), 0, False)
+        before = time.monotonic_ns()
+        one.send(b"x")
+        arrived(reader, 1)
+        (stamp,), _, _, _, (unstamped, bad, _) = take(reader, other.fileno())
+        assert before <= stamp <= time.monotonic_ns()
+        assert (unstamped, bad) == (1, 0)
+
+
+def test_the_end_of_a_connection_comes_behind_what_came_before_it(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False)
+    sender.sendall(b"last")
+    sender.shutdown(socket.SHUT_WR)
+    arrived(reader, 2)
+    assert told(reader, fd)
+    _, _, data, end, (unstamped, _, _) = take(reader, fd)
+    assert (data, end, unstamped) == ([b"last"], -1, 0)
+
+
+def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    reader.add(receiver.fileno(), 0, False)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sender.close()
+    assert told(reader, receiver.fileno())
+    assert take(reader, receiver.fileno())[3] == errno.ECONNRESET
+
+
+def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd, sent = receiver.fileno(), bytes(range(256)) * 40_000
+    reader.add(fd, 0, False)
+    sender.setblocking(False)
+    at, got, most, since = 0, b"", 0, [0]
+    until = time.monotonic() + 20
+    while len(got) < len(sent):
+        assert time.monotonic() < until
+        try:
+            at += sender.send(sent[at : at + 500_000]) if at < len(sent) else 0
+        except BlockingIOError:
+            assert told(reader, fd)
+        stamps, later, data, _, _ = take(reader, fd)
+        assert all(a <= b for a, b in zip(later, stamps, strict=True))
+        since += later
+        most = max(most, sum(map(len, data)))
+        got += b"".join(data)
+    assert got == sent
+    assert since == sorted(since)
+    assert 0 < most < 4 * 65_536
+
+
+def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, True)
+    reader.calm(fd, 100, True, FAR_NS)
+    sender.sendall(b"x" * 60)
+    arrived(reader, 1)
+    assert reader.wait(0.0) == []
+    sender.sendall(b"x" * 60)
+    arrived(reader, 2)
+    assert told(reader, fd)
+    assert len(take(reader, fd)[2]) == 2
+    for number, end in enumerate([b"0\r\n\r\n", b"some\r\n0\r\n\r\n", b"\r\n"]):
+        sender.sendall(end)
+        arrived(reader, 3 + number)
+        assert told(reader, fd)
+        assert take(reader, fd)[2] == [end]
+    sender.sendall(b"data: x\r\n\r\n\r\n")  # perhaps trailers: it has time
+    arrived(reader, 6)
+    assert reader.wait(0.0) == []
+    reader.calm(fd, 100, True, 1_000_000)
+    sender.sendall(b"0\r\nTrailer: 1\r\n\r\n")
+    arrived(reader, 7)
+    reader.sweep(0, 0)
+    assert told(reader, fd)
+    assert len(take(reader, fd)[2]) == 2
+
+
+def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False)
+    reader.calm(fd, 100_000, False, 20_000_000)
+    sender.sendall(b"sealed")
+    arrived(reader, 1)
+    stamp_ns = reader.newest(fd)
+    assert told(reader, fd)
+    assert time.monotonic_ns() - stamp_ns >= 20_000_000
+    reader.calm(fd, 100_000, False, 0)
+    sender.sendall(b"until the close")
+    arrived(reader, 2)
+    assert reader.wait(0.03) == []
+
+
+def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False)
+    reader.calm(fd, 100_000, False, 0)
+    reader.sweep(0, 0)
+    assert reader.wait(0.0) == []  # nothing came
+    sender.sendall(b"x")
+    arrived(reader, 1)
+    reader.sweep(FAR_NS, FAR_NS)
+    assert reader.wait(0.0) == []
+    reader.sweep(0, FAR_NS)
+    assert told(reader, fd)
+
+
+def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False)
+    sender.sendall(b"ours")
+    arrived(reader, 1)
+    reader.remove(fd)
+    reader.remove(fd)
+    sender.sendall(b"not ours")
+    time.sleep(0.01)
+    assert receiver.recv(100) == b"not ours"
+    assert reader.wait(0.0) == []
+    with pytest.raises(KeyError):
+        reader.take(fd)
+    assert reader.newest(fd) == 0
+    reader.add(fd, 0, False)
+    sender.sendall(b"again")
+    arrived(reader, 2)
+    assert take(reader, fd)[2] == [b"again"]
+
+
+def test_what_cannot_be_added_and_a_wait_that_is_ended(reader: Any, pair: Any) -> None:
+    fd = pair[1].fileno()
+    reader.add(fd, 0, False)
+    with pytest.raises(ValueError, match="cannot be added"):
+        reader.add(fd, 0, False)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        reader.add(9_999, 0, False)
+    with pytest.raises(TypeError):
+        reader.add("x", 0, False)
+    reader.wake()
+    assert reader.wait(60.0) == []
+    reader.stop()
+    reader.stop()
+    pair[0].sendall(b"nobody reads")
+    assert reader.wait(0.01) == []
+    assert take(reader, fd)[2] == []
+
+
+def test_a_reader_that_nobody_holds_ends_with_its_streams(pair: Any) -> None:
+    assert native.Reader is not None
+    reader = native.Reader()
+    reader.add(pair[1].fileno(), 0, True)
+    pair[0].sendall(b"x")
+    arrived(reader, 1)
+    del reader
+    pair[0].sendall(b"y")
+    time.sleep(0.01)
+    assert pair[1].recv(10) == b"y"
