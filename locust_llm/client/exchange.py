@@ -16,6 +16,7 @@ from .reader import ReaderFailed
 from .request import Limits, Request, message_of
 from .response import Response, describe
 from .retry import retry_after_s
+from .turns import finishing
 
 SIMULATOR: Final = "locust-llm-simulator"
 """How the Server header of the simulator that comes with this package begins."""
@@ -196,6 +197,11 @@ def _admitted(
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
+    if killed is None and stream.frame.complete:
+        try:
+            finishing.take()
+        except BaseException as error:  # it is over, and has its record
+            killed = error
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
