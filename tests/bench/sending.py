@@ -8,6 +8,7 @@ Prints tables, asserts nothing.
 
 import argparse
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -19,38 +20,51 @@ from truth import Program, Sent, build, server
 from locust_llm.core.record import OK, Record
 
 PREFILL_MS = 100
-IDLE_S = 5
 
 
-def short_requests(program: Program, folder: Path, ttft_ms: int, options: list[str]) -> tuple[Load, Sent]:
+def short_requests(program: Program, folder: Path, ttft_ms: int, options: list[str]) -> Load:
     """A run whose answers have one chunk."""
     folder.mkdir()
     with server(program, folder, ttft_ms=ttft_ms, gap_ms=0, tokens=1) as sent:
-        return load(sent.port, folder / "r", [*options, "--output-tokens-mean", "1"]), sent
+        return load(sent.port, folder / "r", [*options, "--output-tokens-mean", "1"])
 
 
-def cost_us(run: Load, idle_s: float) -> float:
-    """CPU of the process that sends, for each request, without that of an idle run."""
-    return (run.cpu_s - idle_s) / max(1, len(run.records())) * 1e6
+def steady(run: Load, records: list[Record]) -> tuple[float, float, float]:
+    """(requests a second, share of a core, CPU in µs for each request), from a second after the first send to the last."""
+    sent = np.array([record.sent_at for record in records if record.sent_at is not None])
+    begin, end = sent.min() + 1, sent.max()
+    share = run.processes[0].cpu_between(begin, end) / (end - begin)
+    rate = np.count_nonzero((begin < sent) & (sent < end)) / (end - begin)
+    return rate, share, share / rate * 1e6
 
 
-def at_rate(program: Program, folder: Path, rate: int, seconds: int, idle_s: float) -> list[str]:
-    """A row of the table of constant rates."""
+def closed_loop(program: Program, folder: Path, users: int, seconds: int) -> list[str]:
+    """A row of the table of costs: each user sends when its last answer is over."""
+    run = short_requests(program, folder, 0, ["-u", str(users), "-r", str(users), "-t", f"{seconds}s"])
+    return row(run, run.records(), f"{users} users")
+
+
+def at_rate(program: Program, folder: Path, rate: int, seconds: int) -> list[str]:
+    """A row of the table of costs: requests are due at this constant rate."""
     users = max(100, rate // 10)
     options = ["-u", str(users), "-r", str(users), "--request-rate", str(rate), "--arrival-pattern", "constant",
                "-t", f"{seconds}s"]  # fmt: skip
-    run, _ = short_requests(program, folder, 10, options)
+    run = short_requests(program, folder, 10, options)
     records = run.records()
     late_ms = [(record.sent_at - record.due_at) * 1e3 for record in records if record.sent_at is not None]
-    begin, end = min(record.due_at for record in records) + 1, max(record.due_at for record in records)
-    share = run.processes[0].cpu_between(begin, end) / (end - begin)
-    middle = sum(begin < (record.sent_at or 0) < end for record in records)
+    return row(run, records, f"{rate:,}/s") + [f"{np.percentile(late_ms, q):.2f}" for q in (50, 99, 100)]
+
+
+def row(run: Load, records: list[Record], what: str) -> list[str]:
+    """What both have."""
+    rate, share, cost_us = steady(run, records)
     return [
-        f"{rate:,}", f"{middle / (end - begin):,.0f}", f"{cost_us(run, idle_s):.0f}",
-        f"{share * (end - begin) / max(1, middle) * 1e6:.0f}", f"{share:.0%}",
-        *(f"{np.percentile(late_ms, q):.2f}" for q in (50, 99, 100)),
+        what,
+        f"{rate:,.0f}",
+        f"{share:.0%}",
+        f"{cost_us:.0f}",
         str(sum(record.outcome != OK for record in records)),
-    ]  # fmt: skip
+    ]
 
 
 def occupied(records: list[Record], sent: Sent, slots: int) -> float:
@@ -71,47 +85,41 @@ def through_gate(program: Program, folder: Path, slots: int, users: int, seconds
     freed = sorted(record.freed_at or 0.0 for record in records)
     later = sorted(record.sent_at or 0.0 for record in records)[slots:]
     handed_ms = [(after - before) * 1e3 for before, after in zip(freed, later, strict=False)]
-    noticed_ms = [((record.freed_at or 0) - (record.sent_at or 0)) * 1e3 - record.chunk_us[0] / 1e3 for record in records]
+    noticed_ms = [
+        ((record.freed_at or 0) - (record.sent_at or 0)) * 1e3 - record.chunk_us[0] / 1e3 for record in records
+    ]
     return [
         str(slots), str(users), str(len(records)), f"{occupied(records, sent, slots):.2%}",
         *(f"{np.percentile(ms, q):.2f}" for ms in (noticed_ms, handed_ms) for q in (50, 99)),
     ]  # fmt: skip
 
 
+def show(rows: list[list[str]], columns: list[str]) -> None:
+    if rows:
+        print(tabulate(rows, headers=columns, disable_numparse=True, colalign=["right"] * len(columns)), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--users", default="50", help="of each row of a closed loop")
     parser.add_argument("--rates", default="1000,2000,3500,5000", help="requests per second of each row")
     parser.add_argument("--gates", default="3x60,10x60,30x120", help="limit x users of each row")
     parser.add_argument("--seconds", type=int, default=10, help="how long each run sends")
-    parser.add_argument("--times", type=int, default=1, help="runs of each row")
     options = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        program = build(folder)
+        program = build(Path(name))
         if program is None:
             print("no C compiler (cc): nothing is measured, as the server must be much cheaper than the load generator")
             return
-        runs = iter(range(1000))
-        rates = [int(rate) for rate in options.rates.split(",") if rate]
-        rows = []
-        if rates:
-            idle_s = short_requests(program, folder / "idle", 1000, ["-u", "1", "-t", f"{IDLE_S}s"])[0].cpu_s
-            for _ in range(options.times):
-                run, _ = short_requests(program, folder / str(next(runs)), 0, ["-u", "50", "-r", "50", "-t", f"{options.seconds}s"])
-                count = len(run.records())
-                print(f"closed loop of 50 users: {count / options.seconds:,.0f} a second, {cost_us(run, idle_s):.0f} µs of CPU each")
-        for rate in rates:
-            rows += [at_rate(program, folder / str(next(runs)), rate, options.seconds, idle_s) for _ in range(options.times)]
-        if rows:
-            columns = ["rate", "sent/s", "CPU µs each", "without start", "core", "late p50, ms", "p99", "max", "lost"]
-            print(tabulate(rows, headers=columns, disable_numparse=True, colalign=["right"] * len(columns)))
-        gates = [tuple(map(int, gate.split("x"))) for gate in options.gates.split(",") if gate]
-        rows = [through_gate(program, folder / str(next(runs)), *gate, options.seconds) for gate in gates for _ in range(options.times)]
-        if rows:
-            columns = ["slots", "users", "requests", "in use at the server", "first chunk to free p50, ms", "p99",
-                       "free to next send p50", "p99"]  # fmt: skip
-            print(tabulate(rows, headers=columns, disable_numparse=True, colalign=["right"] * len(columns)))
+        folders, seconds = (Path(name) / str(number) for number in count()), options.seconds
+        users, rates, gates = (filter(None, each.split(",")) for each in (options.users, options.rates, options.gates))
+        rows = [closed_loop(program, next(folders), int(each), seconds) for each in users]
+        rows += [at_rate(program, next(folders), int(each), seconds) for each in rates]
+        show(rows, ["load", "sent/s", "core", "CPU µs each", "lost", "late p50, ms", "p99", "max"])
+        rows = [through_gate(program, next(folders), *map(int, gate.split("x")), seconds) for gate in gates]
+        show(rows, ["slots", "users", "requests", "in use at the server", "first chunk to free p50, ms", "p99",
+                    "free to next send p50, ms", "p99"])  # fmt: skip
 
 
 if __name__ == "__main__":
