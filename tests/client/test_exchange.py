@@ -613,7 +613,7 @@ def test_a_connection_that_is_lost_in_the_queue_and_cannot_be_had_again(scripted
     until(lambda: gate.waiting)
     line.close()
 
-    def gone(_: Any) -> None:
+    def gone(_: Any, **how: Any) -> None:
         raise ConnectFailed("refused", "gone")
 
     line.open = gone  # type: ignore[assignment,method-assign]
