@@ -231,7 +231,7 @@ def _admitted(
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
-    killed = killed or _gave_way(stream)
+    killed = killed or _gave_way(request, slot, stream)
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
@@ -239,10 +239,11 @@ def _admitted(
     return record
 
 
-def _gave_way(stream: Response) -> BaseException | None:
-    """What is due goes before the record of an answer that is complete; what killed this greenlet meanwhile."""
+def _gave_way(request: Request, slot: Slot, stream: Response) -> BaseException | None:
+    """What a schedule or a gate lets send goes before the record of an answer that is complete; what killed this greenlet
+    meanwhile. In a loop without either nothing is due, and each turn would cost a change of threads."""
     try:
-        if stream.frame.complete:
+        if stream.frame.complete and (request.due_at is not None or slot.limit is not None):
             finishing.take()
     except BaseException as error:
         return error

@@ -539,8 +539,9 @@ def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monk
         raise GreenletExit
 
     monkeypatch.setattr(exchange_module.finishing, "take", killed_here)
+    assert run(scripted, "no-turn", stream(3)).outcome == OK  # neither a gate nor a schedule: it gives way to nobody
     with pytest.raises(GreenletExit) as killed:
-        run(scripted, "turn", stream(3))
+        exchange(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)
     record: Record = killed.value.record  # type: ignore[attr-defined]
     assert (record.outcome, len(record.chunk_us)) == (OK, 3)
 
