@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -104,6 +104,9 @@ bench-certificate: $(VENV)/.installed-tests  ## do true percentiles lie within t
 
 bench-scale: $(VENV)/.installed-tests  ## 10,000 open streams in one worker, 15,000 over two
 	$(BIN)/python tests/bench/scale.py
+
+bench-sending: $(VENV)/.installed-tests  ## short requests: CPU of each, how late they leave; how full the gate keeps the server
+	$(BIN)/python tests/bench/sending.py
 
 bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a million requests: seconds and memory
 	$(BIN)/python tests/bench/report.py

@@ -19,6 +19,7 @@ from gevent import Timeout
 
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
+from .syscalls import quiet
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
@@ -179,8 +180,7 @@ class Connection:
             return False
         try:
             if self.tls is None:
-                self._socket._sock.recv(1, socket.MSG_PEEK)
-                return False  # closed, or bytes nobody asked for
+                return quiet(self._socket._sock.fileno())  # else closed, or bytes nobody asked for
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
                 data = self._socket._sock.recv(READ_BYTES)
                 if not data or self.tls.received(data) or self.tls.closed:

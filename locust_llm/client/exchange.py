@@ -1,10 +1,13 @@
 """One request, all the way: connection, gate, send, stream, record."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import gevent
 from gevent import GreenletExit
+from gevent.lock import BoundedSemaphore
 
 from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
@@ -22,8 +25,10 @@ SIMULATOR: Final = "locust-llm-simulator"
 CONNECT_AHEAD_S: Final = 1.0
 """How long before it is due a request looks again at its connection: below the 5 s after which servers close idle ones,
 above what a new connection takes."""
-
-
+CHECKED_S: Final = 0.001
+"""A connection that was looked at within this time need not be looked at again."""
+LONG_S: Final = 0.0005
+"""Nothing that can wait begins when the loop has not looked at its timers and sockets for so long."""
 STALE_NS: Final = 50_000_000
 """A server that was closing the connection has done so within this time, or two round trips if those are longer."""
 STALE_OUTCOMES: Final = ("closed", "reset")
@@ -36,6 +41,28 @@ FirstHook = Callable[[Response, dict[str, Any]], object]
 """Called in the event loop when the first chunk is there, with the stream and the labels: must not block."""
 
 
+class LoopTurns:
+    """Of the event loop of one process. gevent runs up to fifty greenlets that are ready before it looks at timers and
+    sockets again: where each of them has a finished answer to decode, a send that is due waits for 10 ms."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: that of the loop, libev's."""
+        self._first, self._clock = BoundedSemaphore(1), clock
+
+    def take(self) -> None:
+        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned."""
+        hub = gevent.get_hub()
+        loop = hub.loop
+        with self._first:
+            while self._clock() - loop.now() > LONG_S:
+                with loop.timer(0.0) as turn:  # 2 µs; sleep(0) would not turn it
+                    hub.wait(turn)
+
+
+finishing = LoopTurns()
+"""Of requests whose answers are over."""
+
+
 class UserConnection:
     """What a user holds from request to request: its connection, kept alive, and the last answer."""
 
@@ -44,17 +71,25 @@ class UserConnection:
         self.connection: Connection | None = None
         self.stream: Response | None = None
         self.busy = False
+        self._checked_at = -math.inf
         self.closes = False
         """This server closes connections that it had announced to keep: none is used again."""
         self.on_kill = on_kill
 
-    def open(self, target: Target) -> float | None:
-        """Make sure of a connection; seconds it took, None if there was one. Raises ConnectFailed."""
+    def open(self, target: Target, checked_s: float = 0.0) -> float | None:
+        """Make sure of a connection; seconds it took, None if there was one. Where that was looked at within the last
+        ``checked_s`` it is not looked at again. Raises ConnectFailed."""
+        now = time.monotonic()
         if self.connection is not None:
-            if self.connection.target == target and self.connection.alive():
-                return None
+            if self.connection.target == target:
+                if now - self._checked_at < checked_s:
+                    return None
+                if self.connection.alive():
+                    self._checked_at = now
+                    return None
             self.close()
         self.connection = Connection(target, CONNECT_TIMEOUT_S)
+        self._checked_at = time.monotonic()
         return self.connection.connect_s
 
     def close(self) -> None:
@@ -154,7 +189,7 @@ def _admitted(
     admitted_at = time.monotonic()
     fields |= {"admitted_at": admitted_at, "limit": slot.limit}
     try:
-        again_s = line.open(request.target)  # servers close idle connections, and the wait may have been long
+        again_s = line.open(request.target, checked_s=CHECKED_S)  # servers close idle ones, and waits may be long
     except ConnectFailed as error:
         return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
     if again_s is not None:
@@ -196,11 +231,23 @@ def _admitted(
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
+    killed = killed or _gave_way(request, slot, stream)
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
         raise killed
     return record
+
+
+def _gave_way(request: Request, slot: Slot, stream: Response) -> BaseException | None:
+    """What a schedule or a gate lets send goes before the record of an answer that is complete; what killed this greenlet
+    meanwhile. In a loop without either nothing is due, and each turn would cost a change of threads."""
+    try:
+        if stream.frame.complete and (request.due_at is not None or slot.limit is not None):
+            finishing.take()
+    except BaseException as error:
+        return error
+    return None
 
 
 def _stale(connection: Connection, stream: Response) -> bool:

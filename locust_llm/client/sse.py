@@ -102,30 +102,41 @@ class EventDecoder:
 
 
 def _events(pieces: list[Piece]) -> Iterator[Event]:
-    """Pieces of whole events, as sseclient-py reads them; one ``data:`` line, alone or after ``event:``, is read here."""
+    """Pieces of whole events, as sseclient-py reads them; where all of a piece are one ``data:`` line, alone or after
+    ``event:``, they are read here."""
     other: list[Piece] = []
     for piece in pieces:
         read, data = piece
-        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2:
-            if other:
-                yield from _parsed(other)
-                other = []
-            yield read, "message", data[6:-2]
-        elif (
-            data.startswith(b"event: ")
-            and data.count(b"\n") == 3
-            and (at := data.find(b"\n")) == data.find(b"\ndata: ")
-            and data.endswith(b"\n\n")
-            and at > 7
-        ):  # as Responses and Messages come
-            if other:
-                yield from _parsed(other)
-                other = []
-            yield read, data[7:at].decode("latin-1"), data[at + 7 : -2]
+        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2:  # as nearly all come
+            plain = [("message", data[6:-2])]
         else:
+            plain = _plain(data)
+        if not plain:
             other.append(piece)
+            continue
+        if other:
+            yield from _parsed(other)
+            other = []
+        for kind, text in plain:
+            yield read, kind, text
     if other:
         yield from _parsed(other)
+
+
+def _plain(data: bytes) -> list[tuple[str, bytes]]:
+    """(type, data) of each event; empty where one of them has more lines, or other fields."""
+    events = []
+    for event in data[:-2].split(b"\n\n") if data.endswith(b"\n\n") else ():
+        if event.startswith(b"data: ") and b"\n" not in event:
+            events.append(("message", event[6:]))
+        elif event.startswith(b"event: ") and event.count(b"\n") == 1:  # as Responses and Messages come
+            kind, _, text = event[7:].partition(b"\ndata: ")
+            if not kind or not text:
+                return []
+            events.append((kind.decode("latin-1"), text))
+        else:
+            return []
+    return events
 
 
 def _parsed(pieces: list[Piece]) -> Iterator[Event]:

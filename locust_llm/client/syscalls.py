@@ -6,8 +6,10 @@ as long (about 2 µs for a read with its copy).
 """
 
 import ctypes
+import errno
 import os
 import platform
+import socket
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
@@ -98,3 +100,16 @@ def make_poll(epoll_fd: int) -> Callable[[], list[tuple[int, int]]]:
         return list(_event.iter_unpack(view[: count * _event.size])) if count > 0 else []
 
     return poll
+
+
+_recv: Final = ctypes.PyDLL(None, use_errno=True).recv
+_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_recv.restype = ctypes.c_ssize_t
+_peeked: Final = ctypes.create_string_buffer(1)
+_PEEK: Final = _MSG_DONTWAIT | socket.MSG_PEEK
+
+
+def quiet(fd: int) -> bool:
+    """This connection is open, and nothing has come that was not read. Keeps Python's lock, which the reader's thread would
+    else take, while a request that is due waits."""
+    return bool(_recv(fd, ctypes.addressof(_peeked), 1, _PEEK) < 0) and ctypes.get_errno() == errno.EAGAIN

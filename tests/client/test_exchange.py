@@ -534,6 +534,35 @@ def test_the_time_limit_holds_for_the_sending_too(scripted: Scripted) -> None:
     assert (record.outcome, gate.used, line.connection) == ("timeout", 0, None)
 
 
+def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed_here() -> None:
+        raise GreenletExit
+
+    monkeypatch.setattr(exchange_module.finishing, "take", killed_here)
+    assert run(scripted, "no-turn", stream(3)).outcome == OK  # neither a gate nor a schedule: it gives way to nobody
+    with pytest.raises(GreenletExit) as killed:
+        exchange(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)
+    record: Record = killed.value.record  # type: ignore[attr-defined]
+    assert (record.outcome, len(record.chunk_us)) == (OK, 3)
+
+
+def test_a_connection_is_looked_at_again_only_after_a_while(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    alive = Connection.alive
+    monkeypatch.setattr(Connection, "alive", lambda self: looks.append(time.monotonic()) or alive(self))
+    line = UserConnection()
+    target = scripted.request("", []).target
+    assert line.open(target) is not None
+    line.open(target, checked_s=60.0)
+    assert len(looks) == 0
+    line.open(target)
+    line.open(target, checked_s=0.0)
+    assert len(looks) == 2
+    line.close()
+
+
 def test_killed_while_it_is_sent(scripted: Scripted) -> None:
     line, gate = UserConnection(), Gate(1)
     request = scripted.request("unread-killed", [["sleep", 2000]], unread=b"x" * 20_000_000)
@@ -585,7 +614,7 @@ def test_a_connection_that_is_lost_in_the_queue_and_cannot_be_had_again(scripted
     until(lambda: gate.waiting)
     line.close()
 
-    def gone(_: Any) -> None:
+    def gone(_: Any, **how: Any) -> None:
         raise ConnectFailed("refused", "gone")
 
     line.open = gone  # type: ignore[assignment,method-assign]

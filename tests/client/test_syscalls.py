@@ -8,7 +8,7 @@ import time
 import pytest
 
 from locust_llm.client.connection import SO_TIMESTAMPNS
-from locust_llm.client.syscalls import READ_BYTES, make_poll, make_recvmsg
+from locust_llm.client.syscalls import READ_BYTES, make_poll, make_recvmsg, quiet
 
 
 @pytest.fixture
@@ -113,3 +113,16 @@ def test_what_is_ready_is_what_python_says() -> None:
     for sender, reader in pairs:
         sender.close()
         reader.close()
+
+
+def test_quiet_until_something_comes_or_the_connection_ends() -> None:
+    ours, theirs = socket.socketpair()
+    assert quiet(ours.fileno())
+    theirs.send(b"x")
+    assert not quiet(ours.fileno())
+    assert ours.recv(2) == b"x"  # a look takes nothing away
+    assert quiet(ours.fileno())
+    theirs.close()
+    assert not quiet(ours.fileno())
+    ours.close()
+    assert not quiet(ours.fileno())
