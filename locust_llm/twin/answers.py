@@ -11,8 +11,8 @@ from .model import Model, Settings
 from .seen import Stage
 from .twin import Twin
 
-WIDTH: Final = 2.57
-"""Standard errors to each side: 95% by Student's t with five degrees of freedom, as a dozen draws are six pairs."""
+WIDTH: Final = 2.45
+"""Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a dozen draws."""
 SEED: Final = 20_000
 LEAST: Final = 1e-9
 """Of a figure, so that it has a logarithm."""
