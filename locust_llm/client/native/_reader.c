@@ -496,9 +496,11 @@ static PyObject *newest(Reader *reader, PyObject *args) {
     return PyLong_FromLongLong(stamp_ns);
 }
 
-static void forget(Reader *reader, Stream *stream) {
+/* Whether something came that nobody took. */
+static bool forget(Reader *reader, Stream *stream) {
     reader->streams[stream->fd] = NULL;
     pthread_mutex_lock(&stream->lock);
+    bool left = stream->count > 0;
     if (!stream->end)
         epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
     atomic_fetch_sub(&reader->open, 1);
@@ -508,15 +510,17 @@ static void forget(Reader *reader, Stream *stream) {
     pthread_mutex_unlock(&stream->lock);
     bury(reader, stream);
     pthread_mutex_unlock(&reader->lock);
+    return left;
 }
 
 static PyObject *remove_stream(Reader *reader, PyObject *args) {
     int fd;
     if (!PyArg_ParseTuple(args, "i", &fd))
         return NULL;
+    bool left = false;
     if (fd >= 0 && fd < reader->table && reader->streams[fd] != NULL)
-        forget(reader, reader->streams[fd]);
-    Py_RETURN_NONE;
+        left = forget(reader, reader->streams[fd]);
+    return PyBool_FromLong(left);
 }
 
 static PyObject *sweep(Reader *reader, PyObject *args) {

@@ -24,8 +24,8 @@ class Reader:
         peer closed, else an errno. The last three: so far, the lag in ns."""
     def newest(self, fd: int, /) -> int:
         """The stamp of the last read, monotonic ns; 0: there is none, or no such stream."""
-    def remove(self, fd: int, /) -> None:
-        """Read no more from this socket: when it returns, nobody does."""
+    def remove(self, fd: int, /) -> bool:
+        """Read no more from this socket: when it returns, nobody does. Whether something came that was not taken."""
     def sweep(self, quiet_ns: int, waited_ns: int, /) -> None:
         """Let ``wait`` give the streams whose last read is older than ``quiet_ns``, or whose first is older than
         ``waited_ns``."""

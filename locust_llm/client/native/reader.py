@@ -146,9 +146,8 @@ class NativeReader(StreamReader):
     def _over(self, reading: OpenStream) -> None:
         reading.stream.over, reading.stream.newest = True, None
         fd = reading.connection.fd
-        if self._readings.pop(fd, None) is not None:
-            with suppress(OSError):
-                self._native.remove(fd)
+        if self._readings.pop(fd, None) is not None and self._native.remove(fd):
+            reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
         self._waiting.discard(reading)
         self._notices.append((reading, True))
 
