@@ -50,11 +50,12 @@ class LoopTurns:
         self._first, self._clock = BoundedSemaphore(1), clock
 
     def take(self) -> None:
-        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned."""
+        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned. One turn is
+        enough, and all there may be: after a step of the wall clock, libev's is another for a while."""
         hub = gevent.get_hub()
         loop = hub.loop
         with self._first:
-            while self._clock() - loop.now() > LONG_S:
+            if self._clock() - loop.now() > LONG_S:
                 with loop.timer(0.0) as turn:  # 2 µs; sleep(0) would not turn it
                     hub.wait(turn)
 
