@@ -109,7 +109,6 @@ def said(stream: Response) -> dict[str, Any]:
         "finish": answer.finish_reason,
         "tokens": answer.output_tokens,
         "complete": stream.frame.complete,
-        "merged": [index for index, _ in stream.chunks()[1]],
         "followed": answer.followed,
         "done": answer.done_read,
         "early": answer.early_read,
