@@ -1,7 +1,4 @@
-"""A connection to the server: opened before the gate, checked after it, one a user, never a silent second try.
-
-TLS goes through memory BIOs, so that the reader's thread reads the same socket in the same way and gets the same stamps.
-"""
+"""A connection to the server: opened before the gate, checked after it, one a user, never a silent second try."""
 
 import errno
 import os
@@ -20,6 +17,7 @@ from gevent import Timeout
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
 from .syscalls import quiet
+from .tls import TLS
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
@@ -56,44 +54,8 @@ class ConnectFailed(Exception):
         self.outcome = outcome
 
 
-RECORD_BYTES: Final = 16_384
-"""Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""
-
-
 class TLSClosed(Exception):
     """The TLS layer of the peer sent what cannot be read."""
-
-
-class TLS:
-    """The two buffers of a TLS connection. Used by one thread at a time: see reader.py."""
-
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
-        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
-        self.closed = False
-
-    def received(self, data: bytes) -> bytes:
-        """Plain bytes out of what came over the socket; may be none. Raises TLSClosed."""
-        incoming, read = self.incoming, self.object.read
-        incoming.write(data)
-        plain = b""
-        try:
-            while True:
-                part = read(RECORD_BYTES)
-                if not part:
-                    self.closed = True
-                    return plain
-                plain = plain + part if plain else part
-                if not incoming.pending:  # else asking once more would cost an exception
-                    return plain
-        except ssl.SSLWantReadError:
-            return plain
-        except ssl.SSLZeroReturnError:
-            self.closed = True
-            return plain
-        except ssl.SSLError as error:
-            raise TLSClosed(f"{type(error).__name__}: {error.reason or error}") from error
 
 
 class Connection:
@@ -152,52 +114,39 @@ class Connection:
         return sock
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
-        self.tls = TLS(context, host)
+        self.tls = tls = TLS(context, host)
+        data = b""
         while True:
-            try:
-                self.tls.object.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                self._flush()
-                data = self._socket.recv(READ_BYTES)
-                if not data:
-                    raise ssl.SSLError(
-                        ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake"
-                    ) from None
-                if data.startswith((b"HTTP/", b"<")):  # a page, of one that took the handshake for HTTP 0.9
-                    raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://") from None
-                self.tls.incoming.write(data)
-        self._flush()
-
-    def _flush(self) -> None:
-        assert self.tls is not None
-        if data := self.tls.outgoing.read():
-            self._socket.sendall(data)
+            if answer := tls.handshake(data):
+                self._socket.sendall(answer)
+            if tls.established:
+                return
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ssl.SSLError(ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake")
+            if data.startswith((b"HTTP/", b"<")):  # a page, of one that took the handshake for HTTP 0.9
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://")
 
     def alive(self) -> bool:
         """The server has not closed it, as far as this machine knows. Never blocks."""
-        if self.tls is not None and self.tls.closed:  # announced at the end of the last answer
+        if self.tls is not None and not self.tls.reusable:  # known since the end of the last answer
             return False
         try:
             if self.tls is None:
                 return quiet(self._socket._sock.fileno())  # else closed, or bytes nobody asked for
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
                 data = self._socket._sock.recv(READ_BYTES)
-                if not data or self.tls.received(data) or self.tls.closed:
+                if not data or self.tls.received(data) or not self.tls.reusable:
                     return False
         except BlockingIOError:
             return True
-        except (OSError, TLSClosed):
+        except OSError:
             return False
         return False
 
     def sealed(self, request: Sequence[bytes]) -> Sequence[bytes]:
         """``request``, in pieces, as it goes over the wire. Comes before the reader has the connection: see TLS."""
-        if self.tls is None:
-            return request
-        for piece in request:
-            self.tls.object.write(piece)
-        return (self.tls.outgoing.read(),)
+        return request if self.tls is None else (self.tls.sealed(request),)
 
     def round_trip(self) -> tuple[int | None, int]:
         """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7). No
@@ -240,6 +189,8 @@ class Connection:
             plain = bytes(data) if self.tls is None else self.tls.received(data)
             if plain:
                 return plain
+            if self.tls is not None and self.tls.failure:
+                raise TLSClosed(self.tls.failure)
             if self.tls is not None and self.tls.closed:
                 break  # else it was a part of a TLS record, or a session ticket
         return None

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from gevent.event import Event
 
-from .connection import Connection, TLSClosed
+from .connection import Connection
 from .response import Response
-from .syscalls import READ_BYTES
 
 
 class OpenStream:
@@ -56,18 +55,15 @@ class OpenStream:
         for stamp_ns, since_ns, data in sealed:
             if tls is None:
                 break
-            try:
-                plain = tls.received(data)
-            except TLSClosed as error:
-                stream.failed("tls", str(error))
-                stream.frame.closed_by_peer = True
-                break
+            plain = tls.received(data)
             if stream.over:  # read before that was known: the TLS layer of the next answer needs it
                 stream.frame.closed_by_peer |= bool(plain)
                 continue
             look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
-            if tls.outgoing.pending > READ_BYTES:  # its own answers, which nobody sends while an answer comes
-                stream.failed("tls", "the server asks for answers of the TLS layer without end")
+            if tls.failure:
+                stream.failed("tls", tls.failure)
+                stream.frame.closed_by_peer = True
+                break
             if tls.closed and not stream.over:
                 stream.closed()
         return look

@@ -70,7 +70,7 @@ def arrived(reader: Any, count: int) -> None:
 def test_each_read_has_its_bytes_its_stamp_and_a_moment_before_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, time.monotonic_ns(), False)
+    reader.add(fd, time.monotonic_ns(), False, None)
     moments = []
     for number in range(3):
         before = time.monotonic_ns()
@@ -90,7 +90,7 @@ def test_each_read_has_its_bytes_its_stamp_and_a_moment_before_it(reader: Any, p
 
 def test_what_cannot_be_its_stamp_is_replaced_and_counted(reader: Any, pair: Any) -> None:
     sender, receiver = pair
-    reader.add(receiver.fileno(), time.monotonic_ns() + FAR_NS, False)  # sent after it came
+    reader.add(receiver.fileno(), time.monotonic_ns() + FAR_NS, False, None)  # sent after it came
     before = time.monotonic_ns()
     sender.sendall(b"x")
     arrived(reader, 1)
@@ -107,7 +107,7 @@ def test_what_cannot_be_its_stamp_is_replaced_and_counted(reader: Any, pair: Any
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(reader: Any) -> None:
     one, other = socket.socketpair()
     with one, other:
-        reader.add(other.fileno(), 0, False)
+        reader.add(other.fileno(), 0, False, None)
         before = time.monotonic_ns()
         one.send(b"x")
         arrived(reader, 1)
@@ -119,7 +119,7 @@ def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(reader: Any) 
 def test_the_end_of_a_connection_comes_behind_what_came_before_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     sender.sendall(b"last")
     sender.shutdown(socket.SHUT_WR)
     arrived(reader, 2)
@@ -130,7 +130,7 @@ def test_the_end_of_a_connection_comes_behind_what_came_before_it(reader: Any, p
 
 def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
     sender, receiver = pair
-    reader.add(receiver.fileno(), 0, False)
+    reader.add(receiver.fileno(), 0, False, None)
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sender.close()
     assert told(reader, receiver.fileno())
@@ -140,7 +140,7 @@ def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
 def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd, sent = receiver.fileno(), bytes(range(256)) * 40_000
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     sender.setblocking(False)
     at, got, most, since = 0, b"", 0, [0]
     until = time.monotonic() + 20
@@ -163,7 +163,7 @@ def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(re
 def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, True)
+    reader.add(fd, 0, True, None)
     reader.calm(fd, 100, True, FAR_NS)
     sender.sendall(b"x" * 60)
     arrived(reader, 1)
@@ -191,7 +191,7 @@ def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any
 def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     reader.calm(fd, 100_000, False, 20_000_000)
     sender.sendall(b"sealed")
     arrived(reader, 1)
@@ -207,7 +207,7 @@ def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
 def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     reader.calm(fd, 100_000, False, 0)
     reader.sweep(0, 0)
     assert reader.wait(0.0) == []  # nothing came
@@ -222,7 +222,7 @@ def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
 def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     sender.sendall(b"ours")
     arrived(reader, 1)
     reader.remove(fd)
@@ -234,7 +234,7 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     with pytest.raises(KeyError):
         reader.take(fd)
     assert reader.newest(fd) == 0
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     sender.sendall(b"again")
     arrived(reader, 2)
     assert take(reader, fd)[2] == [b"again"]
@@ -242,13 +242,13 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
 
 def test_what_cannot_be_added_and_a_wait_that_is_ended(reader: Any, pair: Any) -> None:
     fd = pair[1].fileno()
-    reader.add(fd, 0, False)
+    reader.add(fd, 0, False, None)
     with pytest.raises(ValueError, match="cannot be added"):
-        reader.add(fd, 0, False)
+        reader.add(fd, 0, False, None)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        reader.add(9_999, 0, False)
+        reader.add(9_999, 0, False, None)
     with pytest.raises(TypeError):
-        reader.add("x", 0, False)
+        reader.add("x", 0, False, None)
     reader.wake()
     assert reader.wait(60.0) == []
     reader.stop()
@@ -261,7 +261,7 @@ def test_what_cannot_be_added_and_a_wait_that_is_ended(reader: Any, pair: Any) -
 def test_a_reader_that_nobody_holds_ends_with_its_streams(pair: Any) -> None:
     assert native.Reader is not None
     reader = native.Reader()
-    reader.add(pair[1].fileno(), 0, True)
+    reader.add(pair[1].fileno(), 0, True, None)
     pair[0].sendall(b"x")
     arrived(reader, 1)
     del reader

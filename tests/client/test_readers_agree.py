@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
+from support.tls_pair import Pair, pair
 
 from locust_llm.client import native
 from locust_llm.client.connection import ask_for_stamps
@@ -100,7 +101,7 @@ def said(stream: Response) -> dict[str, Any]:
     outcome = stream.finish()
     answer = stream.answer
     return {
-        "outcome": outcome,
+        "outcome": outcome if outcome[0] != "tls" else "tls",  # OpenSSL's words are its own
         "reads": answer.chunk_reads,
         "text": answer.text,
         "stamps": len(stream.stamps),
@@ -161,8 +162,10 @@ def readers() -> list[StreamReader]:
     return [StreamReader(), NativeReader()]
 
 
-def read_by(reader: StreamReader, reads: list[bytes], end: str) -> dict[str, Any]:
-    """Over a connection, a piece each time the one before was read."""
+def read_by(reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None) -> dict[str, Any]:
+    """Over a connection, a piece each time the one before was read. In Python's reader ``tls`` is Python's."""
+    if tls is not None and not isinstance(reader, NativeReader):
+        tls.client.opener = None
     with gevent.socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -172,16 +175,19 @@ def read_by(reader: StreamReader, reads: list[bytes], end: str) -> dict[str, Any
         theirs.setsockopt(6, 1, 1)
         ask_for_stamps(ours)
         stream = Response(time.monotonic_ns(), keep_text=True)
-        connection: Any = SimpleNamespace(fd=ours.fileno(), tls=None)
+        connection: Any = SimpleNamespace(fd=ours.fileno(), tls=tls and tls.client)
         reading = reader.add(connection, stream)
         for data in reads:
             before = reader.reads
-            theirs.sendall(data)
+            theirs.sendall(data if tls is None else tls.says(data))
             wait_for(lambda before=before: reader.reads > before or reading.ended.is_set())  # type: ignore[misc]
             if reading.ended.wait(0.002 if stream.frame.complete else 0):
                 break
-        if end == "close" and not reading.ended.is_set():
+        if end in ("close", "cut") and not reading.ended.is_set():
+            theirs.sendall(b"" if tls is None or end == "cut" else tls.closes())
             theirs.shutdown(1)
+        elif end == "broken" and not reading.ended.is_set():
+            theirs.sendall(b"\x17\x03\x03\x00\x14" + bytes(20))
         elif not reading.ended.is_set():
             reader.drop(reading, "cut", "given up")
         assert reading.ended.wait(10)
@@ -202,6 +208,16 @@ def wait_for(true: Callable[[], bool]) -> None:
 @given(reads=answers(), end=st.sampled_from(["close", "drop"]))
 def test_both_readers_have_the_same_answer(readers: list[StreamReader], reads: list[bytes], end: str) -> None:
     first, second = (read_by(reader, reads, end) for reader in readers)
+    assert first == second
+
+
+@examples(400)
+@given(reads=answers(), end=st.sampled_from(["close", "cut", "drop", "broken"]))
+def test_both_readers_have_the_same_answer_over_tls(
+    readers: list[StreamReader], certificate: Path, reads: list[bytes], end: str
+) -> None:
+    """``close`` is announced, ``cut`` is not; ``broken`` is a record that nobody can decrypt."""
+    first, second = (read_by(reader, reads, end, pair(certificate)) for reader in readers)
     assert first == second
 
 

@@ -1,4 +1,5 @@
-"""The native part, _reader.c: each None where it was not compiled, or LOCUST_LLM_READER=python asks for the other reader."""
+"""The native part, _reader.c and _tls.c: each None where it was not compiled, or LOCUST_LLM_READER=python asks for the other
+reader."""
 
 import os
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 from locust_llm.client.sse import Event
 
 if TYPE_CHECKING:
+    from ._reader import Opener as NativeOpener
     from ._reader import Reader as NativeThread
 
 Reader: "type[NativeThread] | None" = None
+Opener: "type[NativeOpener] | None" = None
 plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
 
 if os.environ.get("LOCUST_LLM_READER") != "python":
@@ -19,4 +22,4 @@ if os.environ.get("LOCUST_LLM_READER") != "python":
         _compiled = import_module(
             "._reader", __package__
         )  # not by a statement, as import-linter knows Python files alone
-        Reader, plain_events = _compiled.Reader, _compiled.plain_events
+        Reader, Opener, plain_events = _compiled.Reader, _compiled.Opener, _compiled.plain_events

@@ -8,8 +8,7 @@
  * removed lives on until the thread has begun its next round.
  */
 #define _GNU_SOURCE
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_tls.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -38,6 +37,7 @@
 #define CLOCKS_NS 20000  /* see kernel_clock.py */
 #define SECOND_NS 1000000000LL
 #define CLOSED (-1)
+#define BAD_TLS (-2)
 #define MAX_DIGITS 6     /* of the size of an HTTP chunk: longer ones are the parser's */
 
 enum { AT_ONCE, LATER, QUEUES };
@@ -48,7 +48,8 @@ typedef struct Stream {
     pthread_mutex_t lock;
     int fd;
     bool removed;            /* by Python: its socket is not ours any more */
-    int end;                 /* 0: none yet; CLOSED; else the errno of the read that failed */
+    Opener *opener;          /* NULL: what comes is kept as it comes */
+    int end;                 /* 0: none yet; CLOSED; BAD_TLS; else the errno of the read that failed */
     bool awaited;
     bool calm, chunked;      /* see calm() */
     size_t most;
@@ -86,7 +87,7 @@ typedef struct {
     int64_t nap_ns;          /* from here on of the thread alone */
     long long nap_due, tight;
     struct epoll_event ready[MAX_READY];
-    char buffer[READ_BYTES];
+    char buffer[READ_BYTES], plain[READ_BYTES + MAX_RECORD];
 } Reader;
 
 static int64_t now_ns(clockid_t clock) {
@@ -217,6 +218,25 @@ static void ended(Reader *reader, Stream *stream, int end) {
     enqueue(reader, stream, AT_ONCE, 0);
 }
 
+/* One read: whether more may follow. */
+static bool took(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
+    const char *data = reader->buffer;
+    if (stream->opener != NULL) {
+        bytes = opened(stream->opener, data, bytes, reader->plain);
+        data = reader->plain;
+    }
+    if (bytes && !keep(stream, stamp, since, data, bytes)) {
+        ended(reader, stream, ENOMEM);
+        return false;
+    }
+    if (bytes)
+        show(reader, stream, data, bytes, now);
+    if (stream->opener == NULL || !(opener_closed(stream->opener) || opener_failure(stream->opener)))
+        return true;
+    ended(reader, stream, opener_failure(stream->opener) ? BAD_TLS : CLOSED);
+    return false;
+}
+
 static void rearm(Reader *reader, Stream *stream) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = stream};
     epoll_ctl(reader->epoll, EPOLL_CTL_MOD, stream->fd, &event);
@@ -286,11 +306,8 @@ static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t b
             ended(reader, stream, CLOSED);
             return;
         }
-        if (!keep(stream, stamp, since, reader->buffer, bytes)) {
-            ended(reader, stream, ENOMEM);
+        if (!took(reader, stream, stamp, since, bytes, now))
             return;
-        }
-        show(reader, stream, reader->buffer, bytes, now);
         if (bytes < READ_BYTES) {  /* it took all that was there; else the rest may be as old as what was read */
             if (!closing)
                 return;
@@ -362,6 +379,8 @@ static void *run(void *argument) {
 
 /* -- what Python calls, with its lock -------------------------------------------------------------------------------------- */
 
+static PyTypeObject *opener_type;
+
 static Stream *stream_of(Reader *reader, int fd) {
     Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
     if (stream == NULL)
@@ -372,10 +391,13 @@ static Stream *stream_of(Reader *reader, int fd) {
 static PyObject *add(Reader *reader, PyObject *args) {
     int fd, awaited;
     long long sent_ns;
-    if (!PyArg_ParseTuple(args, "iLp", &fd, &sent_ns, &awaited))
+    PyObject *opener;
+    if (!PyArg_ParseTuple(args, "iLpO", &fd, &sent_ns, &awaited, &opener))
         return NULL;
     if (fd < 0 || (fd < reader->table && reader->streams[fd] != NULL))
         return PyErr_Format(PyExc_ValueError, "the descriptor %d cannot be added", fd);
+    if (opener != Py_None && Py_TYPE(opener) != opener_type)
+        return PyErr_Format(PyExc_TypeError, "neither an Opener nor None");
     if (fd >= reader->table) {
         int table = 2 * fd + 64;
         Stream **bigger = realloc(reader->streams, table * sizeof *bigger);
@@ -392,11 +414,13 @@ static PyObject *add(Reader *reader, PyObject *args) {
     stream->fd = fd;
     stream->sent_ns = sent_ns;
     stream->awaited = awaited;
+    stream->opener = opener == Py_None ? NULL : (Opener *)opener;
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = stream};
     if (epoll_ctl(reader->epoll, EPOLL_CTL_ADD, fd, &event)) {
         free_stream(stream);
         return PyErr_SetFromErrno(PyExc_OSError);
     }
+    Py_XINCREF((PyObject *)stream->opener);
     reader->streams[fd] = stream;
     atomic_fetch_add(&reader->open, 1);
     atomic_fetch_add(&reader->awaited, awaited);
@@ -507,9 +531,11 @@ static bool forget(Reader *reader, Stream *stream) {
     atomic_fetch_sub(&reader->awaited, stream->awaited);
     pthread_mutex_lock(&reader->lock);  /* under both: neither a read nor a wait sees half of it */
     stream->removed = true;
+    Opener *opener = stream->opener;
     pthread_mutex_unlock(&stream->lock);
     bury(reader, stream);
     pthread_mutex_unlock(&reader->lock);
+    Py_XDECREF((PyObject *)opener);
     return left;
 }
 
@@ -781,14 +807,16 @@ static PyObject *plain_events(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef functions[] = {{"plain_events", plain_events, METH_VARARGS, NULL}, {NULL}};
 
-static int add_type(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&spec);
-    int failed = type == NULL || PyModule_AddObjectRef(module, "Reader", type);
-    Py_XDECREF(type);
+static int add_types(PyObject *module) {
+    PyObject *reader = PyType_FromSpec(&spec), *opener = PyType_FromSpec(&opener_spec);
+    int failed = reader == NULL || opener == NULL || PyModule_AddObjectRef(module, "Reader", reader) ||
+        PyModule_AddObjectRef(module, "Opener", opener);
+    Py_XDECREF(reader);
+    opener_type = (PyTypeObject *)opener;  /* kept, as one per process */
     return failed ? -1 : 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_type}, {0, NULL}};
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_reader", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 

@@ -22,6 +22,11 @@ PATIENCE_NS: Final = 4_000_000
 """How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
 
 
+def plain(reading: OpenStream) -> bool:
+    """What the thread in C gives is not encrypted any more."""
+    return reading.connection.tls is None or reading.connection.tls.opener is not None
+
+
 class NativeReader(StreamReader):
     """Its thread looks into streams, and into nothing else."""
 
@@ -32,8 +37,8 @@ class NativeReader(StreamReader):
         """They have bytes that are not decoded, or ``[DONE]`` and no end."""
 
     def _begin(self, reading: OpenStream, awaited: bool) -> None:
-        fd = reading.connection.fd
-        self._native.add(fd, reading.stream.sent_ns, awaited)
+        fd, tls = reading.connection.fd, reading.connection.tls
+        self._native.add(fd, reading.stream.sent_ns, awaited, None if tls is None else tls.opener)
         reading.stream.newest = partial(self._native.newest, fd)
         reading.stream.plain_events = plain_events
 
@@ -116,7 +121,7 @@ class NativeReader(StreamReader):
         stamps, since, data, end, stream.unstamped, stream.bad_stamps, stream.read_lag_ns = self._native.take(
             reading.connection.fd
         )
-        if reading.connection.tls is None:
+        if plain(reading):
             stream.took(stamps, since, data)
         else:
             reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
@@ -124,9 +129,13 @@ class NativeReader(StreamReader):
 
     def _end(self, reading: OpenStream, number: int) -> None:
         """The connection ended without the end of the message; ``number``: see ``Reader.take``."""
+        tls = reading.connection.tls
         if number == ENOMEM:
             raise MemoryError
-        if number < 0:
+        if tls is not None and tls.failure:
+            reading.stream.failed("tls", tls.failure)
+            reading.stream.frame.closed_by_peer = True
+        elif number < 0:
             reading.stream.closed()
         else:
             reading.stream.failed("reset", describe(OSError(number, os.strerror(number))))
@@ -136,7 +145,7 @@ class NativeReader(StreamReader):
         stream, fd = reading.stream, reading.connection.fd
         most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2  # not all of those that begin together at one moment
         frame = stream.frame
-        if reading.connection.tls is not None:
+        if not plain(reading):
             self._native.calm(fd, most, False, PATIENCE_NS)
         elif frame.chunked:
             self._native.calm(fd, most, True, PATIENCE_NS)

@@ -1,0 +1,41 @@
+"""Both sides of a TLS connection, in memory, after their handshake."""
+
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from locust_llm.client.tls import TLS
+
+
+class Pair(NamedTuple):
+    client: TLS
+    server: ssl.SSLObject
+    to_client: ssl.MemoryBIO
+    """At first the server's tickets."""
+
+    def says(self, *pieces: bytes) -> bytes:
+        """What goes over the wire: each piece is a record or more."""
+        for piece in pieces:
+            self.server.write(piece)
+        return self.to_client.read()
+
+    def closes(self) -> bytes:
+        """With a close_notify."""
+        with suppress(ssl.SSLWantReadError):  # there is none of the client yet
+            self.server.unwrap()
+        return self.to_client.read()
+
+
+def pair(certificate: Path, server: ssl.SSLContext | None = None) -> Pair:
+    """``server``: by TLS 1.3 its last word on the handshake may still be missing, see ``Pair.server``."""
+    context = server or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    client = TLS(ssl.create_default_context(cafile=str(certificate)), "localhost")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    other = context.wrap_bio(to_server, to_client, server_side=True)
+    while not client.established:
+        to_server.write(client.handshake(to_client.read()))
+        with suppress(ssl.SSLError):  # it waits, or sends an alert, which comes with what it says next
+            other.do_handshake()
+    return Pair(client, other, to_client)
