@@ -201,17 +201,19 @@ def two_workers(program: Program, users: int, seconds: int, idle_s: float) -> st
     )
 
 
-def only_reading(program: Program, streams: list[int]) -> str:
+def only_reading(program: Program, streams: list[int], tls: bool) -> str:
     """What the same chunks cost a client in C that throws them away: what is left is the price of the rest."""
     costs = []
     for count in streams:
         with (
             tempfile.TemporaryDirectory() as name,
-            server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=1000) as sent,
+            server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=1000, tls=tls) as sent,
         ):
-            command = [str(program.client), str(sent.port), str(count), "5"]
+            command = [str(program.client), str(sent.port), str(count), "5", *(["tls"] if tls else [])]
             costs.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
-    return f"a client in C that only reads: {', '.join(costs)} µs of CPU a chunk with {', '.join(map(str, streams))} streams"
+    wire = "over TLS" if tls else "plain"
+    shown = ", ".join(map(str, streams))
+    return f"a client in C that only reads, {wire}: {', '.join(costs)} µs of CPU a chunk with {shown} streams"
 
 
 def machine() -> str:
@@ -254,7 +256,8 @@ def main() -> None:
             print(".", end="", flush=True)
         tables(rows)
         if options.extras:
-            print("\n" + only_reading(program, [int(users) for users in options.users.split(",")]))
+            for tls in wires:
+                print("\n" + only_reading(program, [int(users) for users in options.users.split(",")], tls))
             print(two_workers(program, 200, options.seconds, idle_s))
             print(one_chunk_requests(program, 50, options.seconds // 2, idle_s))
 

@@ -1,6 +1,6 @@
-/* The least that a client can cost: it reads each chunk with its stamp, and throws it away. For `make bench`.
+/* The least that a client can cost: it reads each chunk with its stamp, decrypts it, and throws it away. For `make bench`.
  *
- *   reading_client PORT STREAMS SECONDS     prints the microseconds of CPU a read, once every stream is open
+ *   reading_client PORT STREAMS SECONDS [tls]     `tls` only where built with -DTLS; prints the microseconds of CPU a read, once every stream is open
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -12,6 +12,39 @@
 #include <time.h>
 #include <unistd.h>
 
+typedef struct { int fd; void *tls, *sealed; } Stream;
+
+#ifdef TLS
+/* what is needed of OpenSSL 3, so that its headers are not */
+extern void *TLS_client_method(void), *SSL_CTX_new(void *), *SSL_new(void *), *BIO_s_mem(void), *BIO_new(void *);
+extern void *BIO_new_socket(int, int);
+extern int SSL_read(void *, void *, int), SSL_write(void *, const void *, int), SSL_connect(void *), BIO_write(void *, const void *, int);
+extern void SSL_set_bio(void *, void *, void *);
+
+static void tls_begin(Stream *s, void *context) { /* read from memory, for the kernel's stamps; write straight to the socket */
+    static char data[65536];
+    s->tls = SSL_new(context);
+    SSL_set_bio(s->tls, s->sealed = BIO_new(BIO_s_mem()), BIO_new_socket(s->fd, 0));
+    while (SSL_connect(s->tls) != 1)
+        BIO_write(s->sealed, data, recv(s->fd, data, sizeof data, 0));
+}
+
+static int tls_read(Stream *s, const char *data, int bytes) {
+    static char plain[16384];
+    int got = 0, some;
+    BIO_write(s->sealed, data, bytes);
+    while ((some = SSL_read(s->tls, plain, sizeof plain)) > 0)
+        got += some;
+    return got;
+}
+#else
+static void *SSL_CTX_new(void *method) { (void)method; return NULL; }
+static void *TLS_client_method(void) { return NULL; }
+static void tls_begin(Stream *s, void *context) { (void)s; (void)context; }
+static int tls_read(Stream *s, const char *data, int bytes) { (void)s; (void)data; return bytes; }
+static int SSL_write(void *tls, const void *data, int bytes) { (void)tls; (void)data; return bytes; }
+#endif
+
 static double seconds(clockid_t which) {
     struct timespec t;
     clock_gettime(which, &t);
@@ -19,16 +52,21 @@ static double seconds(clockid_t which) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) { fprintf(stderr, "reading_client PORT STREAMS SECONDS\n"); return 2; }
+    if (argc < 4) { fprintf(stderr, "reading_client PORT STREAMS SECONDS [tls]\n"); return 2; }
     static const char ask[] = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n{\"stream\":true}";
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int poll = epoll_create1(0), one = 1;
-    for (int i = 0; i < atoi(argv[2]); i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        struct epoll_event e = {.events = EPOLLIN | EPOLLET, .data.fd = fd};
-        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
-        if (connect(fd, (void *)&at, sizeof at) || epoll_ctl(poll, EPOLL_CTL_ADD, fd, &e) ||
-            send(fd, ask, sizeof ask - 1, 0) < 0) { perror("reading_client"); return 1; }
+    int poll = epoll_create1(0), one = 1, count = atoi(argv[2]);
+    Stream *streams = calloc(count, sizeof *streams);
+    void *context = argc > 4 ? SSL_CTX_new(TLS_client_method()) : NULL;
+    for (int i = 0; i < count; i++) {
+        Stream *s = &streams[i];
+        s->fd = socket(AF_INET, SOCK_STREAM, 0);
+        struct epoll_event e = {.events = EPOLLIN | EPOLLET, .data.ptr = s};
+        setsockopt(s->fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+        if (connect(s->fd, (void *)&at, sizeof at)) { perror("reading_client"); return 1; }
+        if (context) tls_begin(s, context);
+        if ((context ? SSL_write(s->tls, ask, sizeof ask - 1) : send(s->fd, ask, sizeof ask - 1, 0)) < 0 ||
+            epoll_ctl(poll, EPOLL_CTL_ADD, s->fd, &e)) { perror("reading_client"); return 1; }
         usleep(200);  /* as far apart as they come in a load test */
     }
     double end = seconds(CLOCK_MONOTONIC) + atof(argv[3]), began = seconds(CLOCK_PROCESS_CPUTIME_ID);
@@ -38,9 +76,11 @@ int main(int argc, char **argv) {
     while (seconds(CLOCK_MONOTONIC) < end) {
         int n = epoll_wait(poll, ready, 512, 100);
         for (int i = 0; i < n; i++) {
+            Stream *s = ready[i].data.ptr;
             struct iovec part = {data, sizeof data};
             struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-            reads += recvmsg(ready[i].data.fd, &message, MSG_DONTWAIT) > 0;
+            ssize_t bytes = recvmsg(s->fd, &message, MSG_DONTWAIT);
+            reads += bytes > 0 && (!context || tls_read(s, data, bytes));
         }
     }
     printf("%.1f\n", (seconds(CLOCK_PROCESS_CPUTIME_ID) - began) / reads * 1e6);

@@ -46,11 +46,13 @@ def build(folder: Path) -> Program | None:
     if compiler is None:
         return None
     program, client = folder / "truth_server", folder / "reading_client"
-    subprocess.run([compiler, "-O2", "-o", str(client), str(CLIENT)], check=True)
-    plain = [compiler, "-O2", "-o", str(program), str(SOURCE), "-lm"]
-    with_tls = subprocess.run([*plain, *TLS], capture_output=True, check=False)
-    if with_tls.returncode:
-        subprocess.run(plain, check=True)
+    plain = [
+        [compiler, "-O2", "-o", str(out), str(source), "-lm"] for out, source in ((program, SOURCE), (client, CLIENT))
+    ]
+    with_tls = [subprocess.run([*command, *TLS], capture_output=True, check=False) for command in plain]
+    if any(done.returncode for done in with_tls):
+        for command in plain:
+            subprocess.run(command, check=True)
         return Program(program, client, None, "no OpenSSL 3 to link with (libssl.so.3)")
     certificate = self_signed(folder)
     return Program(program, client, certificate, "" if certificate else "no openssl command to make a certificate with")
