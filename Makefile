@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -81,10 +81,17 @@ EDITABLE = $(BIN)/pip install -q --disable-pip-version-check --force-reinstall -
 SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 
 test-native: $(VENV)/.installed-tests  ## the native reader under AddressSanitizer and UBSan; compiled again as it was after that
-	CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(EDITABLE)
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	  $(PYTEST) tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/test_reader.py \
-	  tests/client/test_reader_failure.py -k 'not five_hundred'; status=$$?; $(EDITABLE); exit $$status
+	$(call sanitized,$(NATIVE) tests/client/test_reader.py tests/client/test_reader_failure.py -k 'not five_hundred')
+
+fuzz: $(VENV)/.installed-tests    ## the same with a hundred times as many answers for both readers: some hours
+	$(call sanitized,$(NATIVE) -k 'same or events_that_c' --hypothesis-profile=many --hypothesis-show-statistics)
+
+NATIVE = tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/test_tls.py
+define sanitized
+CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(EDITABLE)
+LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+  $(PYTEST) $(1); status=$$?; $(EDITABLE); exit $$status
+endef
 
 test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (a venv of its own: it brings 49 packages)
 	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
