@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -105,6 +105,9 @@ test-exports: $(VENV)/.installed-tests  ## inference-doctor and llm-d's benchmar
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py
+
+bench-readers: $(VENV)/.installed-tests  ## the readers in C and in Python beside a client in C that only reads, seven times: 25 minutes
+	$(BIN)/python tests/bench/readers.py
 
 bench-certificate: $(VENV)/.installed-tests  ## do true percentiles lie within the plus-minus, and what do sentinels cost: an hour
 	$(BIN)/python tests/bench/certificate.py --cost 5

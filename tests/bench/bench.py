@@ -9,7 +9,6 @@ is in every figure; where the server's own CPU a token moved between two runs of
 import argparse
 import os
 import platform
-import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from events import OTHERS
 from events import options as events_of
+from floor import floor
 from goals import FIGURES, Off, goals_met, offs, rule_kept
 from load import Load, load
 from numpy.typing import NDArray
@@ -202,18 +202,9 @@ def two_workers(program: Program, users: int, seconds: int, idle_s: float) -> st
 
 
 def only_reading(program: Program, streams: list[int], tls: bool) -> str:
-    """What the same chunks cost a client in C that throws them away: what is left is the price of the rest."""
-    costs = []
-    for count in streams:
-        with (
-            tempfile.TemporaryDirectory() as name,
-            server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=1000, tls=tls) as sent,
-        ):
-            command = [str(program.client), str(sent.port), str(count), "5", *(["tls"] if tls else [])]
-            costs.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
-    wire = "over TLS" if tls else "plain"
+    costs = ", ".join(f"{floor(program, count, tls).cpu_us:.1f}" for count in streams)
     shown = ", ".join(map(str, streams))
-    return f"a client in C that only reads, {wire}: {', '.join(costs)} µs of CPU a chunk with {shown} streams"
+    return f"a client in C that only reads, {'over TLS' if tls else 'plain'}: {costs} µs of CPU a chunk with {shown} streams"
 
 
 def machine() -> str:

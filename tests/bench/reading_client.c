@@ -1,6 +1,9 @@
 /* The least that a client can cost: it reads each chunk with its stamp, decrypts it, and throws it away. For `make bench`.
  *
- *   reading_client PORT STREAMS SECONDS [tls]     `tls` only where built with -DTLS; prints the microseconds of CPU a read, once every stream is open
+ *   reading_client PORT STREAMS SECONDS [tls]     `tls` only where built with -DTLS
+ *
+ * Prints the microseconds of CPU a read, once every stream has been asked for; then of each its id and the milliseconds from its
+ * request to the read that brought its first token, by its own clock. The head of an answer is a read of its own.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -12,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct { int fd; void *tls, *sealed; } Stream;
+typedef struct { int fd, reads; double asked, first; void *tls, *sealed; } Stream;
 
 #ifdef TLS
 /* what is needed of OpenSSL 3, so that its headers are not */
@@ -53,36 +56,45 @@ static double seconds(clockid_t which) {
 
 int main(int argc, char **argv) {
     if (argc < 4) { fprintf(stderr, "reading_client PORT STREAMS SECONDS [tls]\n"); return 2; }
-    static const char ask[] = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n{\"stream\":true}";
+    static const char ask[] = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-ID: c-%d\r\nContent-Length: 15\r\n\r\n{\"stream\":true}";
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int poll = epoll_create1(0), one = 1, count = atoi(argv[2]);
+    int poll = epoll_create1(0), one = 1, count = atoi(argv[2]), asked = 0;
     Stream *streams = calloc(count, sizeof *streams);
     void *context = argc > 4 ? SSL_CTX_new(TLS_client_method()) : NULL;
-    for (int i = 0; i < count; i++) {
-        Stream *s = &streams[i];
+    for (Stream *s = streams; s < streams + count; s++) {
         s->fd = socket(AF_INET, SOCK_STREAM, 0);
         struct epoll_event e = {.events = EPOLLIN | EPOLLET, .data.ptr = s};
         setsockopt(s->fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
         if (connect(s->fd, (void *)&at, sizeof at)) { perror("reading_client"); return 1; }
         if (context) tls_begin(s, context);
-        if ((context ? SSL_write(s->tls, ask, sizeof ask - 1) : send(s->fd, ask, sizeof ask - 1, 0)) < 0 ||
-            epoll_ctl(poll, EPOLL_CTL_ADD, s->fd, &e)) { perror("reading_client"); return 1; }
-        usleep(200);  /* as far apart as they come in a load test */
+        if (epoll_ctl(poll, EPOLL_CTL_ADD, s->fd, &e)) { perror("reading_client"); return 1; }
     }
-    double end = seconds(CLOCK_MONOTONIC) + atof(argv[3]), began = seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double now = seconds(CLOCK_MONOTONIC), next = now, end = 0, began = 0;
     long reads = 0;
     struct epoll_event ready[512];
     char data[65536], control[64];
-    while (seconds(CLOCK_MONOTONIC) < end) {
-        int n = epoll_wait(poll, ready, 512, 100);
+    while (!end || now < end) {
+        if (asked < count && now >= next) {
+            Stream *s = &streams[asked];
+            int size = snprintf(data, sizeof data, ask, asked++);
+            s->asked = seconds(CLOCK_MONOTONIC);
+            if ((context ? SSL_write(s->tls, data, size) : send(s->fd, data, size, 0)) < 0) { perror("reading_client"); return 1; }
+            next += 200e-6;  /* as far apart as they come in a load test */
+            if (asked == count) { end = now + atof(argv[3]); began = seconds(CLOCK_PROCESS_CPUTIME_ID); reads = 0; }
+        }
+        int n = epoll_wait(poll, ready, 512, asked < count ? 0 : 100);
         for (int i = 0; i < n; i++) {
             Stream *s = ready[i].data.ptr;
             struct iovec part = {data, sizeof data};
             struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
             ssize_t bytes = recvmsg(s->fd, &message, MSG_DONTWAIT);
-            reads += bytes > 0 && (!context || tls_read(s, data, bytes));
+            if (bytes <= 0 || (context && !tls_read(s, data, bytes))) continue;
+            reads++;
+            if (++s->reads == 2) s->first = seconds(CLOCK_MONOTONIC);
         }
+        now = seconds(CLOCK_MONOTONIC);
     }
     printf("%.1f\n", (seconds(CLOCK_PROCESS_CPUTIME_ID) - began) / reads * 1e6);
+    for (int i = 0; i < count; i++) printf("c-%d %.3f\n", i, (streams[i].first - streams[i].asked) * 1e3);
     return 0;
 }
