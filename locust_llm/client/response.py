@@ -19,7 +19,7 @@ from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 from .http import Frame, HTTPParseError
-from .sse import Event, EventDecoder, EventTooLong
+from .sse import Alike, Event, EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
@@ -60,7 +60,9 @@ class Response:
         """When the whole request had been written."""
         self.newest: Callable[[], int] | None = None
         """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet; None: it is."""
-        self.plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
+        self.plain_events: Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None = (
+            None
+        )
         """Takes events out of reads faster than the parser: see native/_reader.pyi; None: there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
@@ -269,14 +271,18 @@ class Response:
     def _decode(self) -> None:
         """Out of the frame, into events, into the answer, as far as its bounds allow."""
         if self._aligned and self._events is not None and self._events.between and self.plain_events:
-            events, reads, size = self.plain_events(self._unframed, self._framed)
+            events, reads, size = self.plain_events(self._unframed, self._framed, *self.answer.form)
             if events:
                 self._events.passed()
                 del self._unframed[:reads]
                 self._framed += reads
                 self.received_bytes += size
                 for event in events:
-                    self.answer.add(event)
+                    if len(event) == 3:
+                        self.answer.add(event)
+                    else:
+                        self.answer.add_alike(*event)
+                self.answer.find_form()
         self._frame()
         pieces, self.frame.pieces = self.frame.pieces, []
         self._decoded, self.waiting_bytes = self._framed, 0

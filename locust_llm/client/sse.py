@@ -22,6 +22,8 @@ Piece = tuple[int, bytes]
 """(number of the read that brought it, bytes)"""
 Event = tuple[int, str, bytes]
 """(number of the read that ended it, type, data)"""
+Alike = tuple[list[int], bytes]
+"""Events that differ in the text of their chunk alone: (for each the number of the read that ended it, data of the last)"""
 
 
 class EventTooLong(ValueError):

@@ -49,6 +49,11 @@ class Delta(msgspec.Struct, gc=False):
     def thought(self) -> bool:
         return bool(self.reasoning_content or self.reasoning)
 
+    @property
+    def text_alone(self) -> bool:
+        """It adds text of the answer, and nothing else."""
+        return isinstance(self.content, str) and self.content != "" and self == Delta(content=self.content)
+
 
 class Failure(msgspec.Struct, gc=False):
     """Where a failure is, in an event or a whole answer: in ``error``, or, as vLLM wrote it until 2025 and LMDeploy does, in
@@ -79,6 +84,10 @@ class Text(msgspec.Struct, gc=False):
     @property
     def thought(self) -> bool:
         return False
+
+    @property
+    def text_alone(self) -> bool:
+        return isinstance(self.content, str) and self.content != ""
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
@@ -147,6 +156,8 @@ class Completion:
         """By which a later request can go on from this answer, where the server keeps it."""
         self.results: int | None = None
         """Vectors, one for each input; None: it is none of these."""
+        self.form = b"", b""
+        """What stands around the text of its last chunk; empty: that is not known, or more than the text counts."""
         self.counted = 0
         """How many choices were finished when their tokens were last counted."""
         self._ended = False
@@ -174,6 +185,17 @@ class Completion:
             self.early_read = read if self.early_read is None else self.early_read
         elif self.chunk_reads[-1] == read:
             self.followed.add(read)
+
+    def add_alike(self, reads: list[int], last: bytes) -> None:
+        """Chunks that are like the one of ``form``, but for their text; for each the read that brought it."""
+        self.chunk_reads += reads
+        self.last = last
+
+    def find_form(self) -> None:
+        """That of the last event."""
+        before, behind = self.form
+        if self.deltas is None and not (before and self.last.startswith(before) and self.last.endswith(behind)):
+            self.form = self._protocol.form(self.last)
 
     def whole(self, body: bytes) -> None:
         """An answer that came as one JSON body."""

@@ -1,6 +1,7 @@
 """Chat completions (OpenAI, "Chat completions"), and what plain completions share with them: choices, usage, errors."""
 
-from typing import Any, ClassVar, Generic, TypeVar
+import re
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -31,6 +32,8 @@ class Choice(msgspec.Struct, gc=False):
 
 
 C = TypeVar("C", Choice, Text)
+TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*"([ !#-\[\]-~]+)"')
+"""Of a chunk: plain ASCII, without escapes."""
 
 
 class Message(Failure, Generic[C], gc=False):
@@ -76,6 +79,26 @@ class Choices(Protocol[Message[Any]]):
         if message.timings:
             answer.timings = message.timings
         return chunk
+
+    def form(self, data: bytes) -> tuple[bytes, bytes]:
+        text = TEXT.search(data)
+        if text is None or TEXT.search(data, text.end()):
+            return b"", b""
+        try:
+            message = self.decode(data)
+        except (ValueError, RecursionError):
+            return b"", b""
+        (choice,) = message.choices if message.choices and len(message.choices) == 1 else (None,)
+        more = message.error or message.object == "error" or message.usage is not None or message.timings
+        if (
+            more
+            or choice is None
+            or choice.index
+            or choice.finish_reason
+            or not (choice.delta and choice.delta.text_alone)
+        ):
+            return b"", b""
+        return data[: text.start(1)], data[text.end(1) :]
 
     def whole(self, answer: Completion, body: bytes) -> None:
         message = answer.read(self.decode, body)

@@ -60,6 +60,11 @@ class Protocol(ABC, Generic[M]):
         ``error`` do not come here, nor what ``decode`` cannot read: that makes an answer malformed.
         """
 
+    def form(self, data: bytes) -> tuple[bytes, bytes]:
+        """What stands before and behind the text of an event, if this is a chunk for its text alone: the same around another
+        text is another such chunk. Empty: it is none, or not to be told cheaply."""
+        return b"", b""
+
     def whole(self, answer: Completion, body: bytes) -> None:
         """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an event is."""
         if (message := answer.read(self.decode, body)) is not None:

@@ -31,6 +31,15 @@ HEAD = head(Transfer_Encoding="chunked")
 events = st.sampled_from(
     [
         event(delta(content="a")),
+        event(delta(content="a b~")),
+        event(delta(content='"')),
+        event(delta(content="\n")),
+        event(delta(content="\x7f")),
+        event(delta(content="")),
+        event(delta(content="c") | {"created": 2}),
+        event(delta(content="c") | {"usage": {"completion_tokens": 3}}),
+        event(delta(content="c", reasoning="d")),
+        event(delta("stop", content="c")),
         event(delta(content="µ…\u2028")),
         event(delta(role="assistant")),
         event(delta(), "\r\n"),
@@ -115,11 +124,12 @@ def said(stream: Response) -> dict[str, Any]:
         "early": answer.early_read,
         "ended": stream.ended_ns is None,
         "sample": stream.sample,
+        "first": (answer.first_output, answer.first_chunk_tokens, answer.chunk_tokens),
     }
 
 
-def decoded(reads: list[bytes], looks: list[bool], plain_events: Any) -> dict[str, Any]:
-    stream = Response(0, keep_text=True)
+def decoded(reads: list[bytes], looks: list[bool], plain_events: Any, keep_text: bool) -> dict[str, Any]:
+    stream = Response(0, keep_text=keep_text)
     stream.plain_events = plain_events
     for number, (data, look) in enumerate(zip(reads, looks, strict=True)):
         if not stream.over and (stream.arrived(number + 1, number, data) or look):
@@ -133,13 +143,14 @@ def decoded(reads: list[bytes], looks: list[bool], plain_events: Any) -> dict[st
 @given(answers(), st.data())
 def test_events_that_c_takes_out_are_those_of_the_parser(reads: list[bytes], data: st.DataObject) -> None:
     looks = data.draw(st.lists(st.booleans(), min_size=len(reads), max_size=len(reads)))
-    assert decoded(reads, looks, native.plain_events) == decoded(reads, looks, None)
+    keep_text = data.draw(st.booleans())
+    assert decoded(reads, looks, native.plain_events, keep_text) == decoded(reads, looks, None, keep_text)
 
 
 def test_events_are_taken_out_at_all() -> None:
     read = chunked(b"data: {1}\n\n") + chunked(b"data: {2}\n\n")
     assert native.plain_events is not None
-    found = native.plain_events([read, chunked(b"data: {3}\n\n"), b"0\r\n\r\n", read], 7)
+    found = native.plain_events([read, chunked(b"data: {3}\n\n"), b"0\r\n\r\n", read], 7, b"", b"")
     assert found == ([(7, "message", b"{1}"), (7, "message", b"{2}"), (8, "message", b"{3}")], 2, len(read) + 16)
     for odd in (
         b"",
@@ -152,9 +163,27 @@ def test_events_are_taken_out_at_all() -> None:
         b"a\r\ndata: {\n\n\n\r\n",
         b"8\r\ndata: {\n\r\n",
     ):
-        assert native.plain_events([odd], 0) == ([], 0, 0)
+        assert native.plain_events([odd], 0, b"", b"") == ([], 0, 0)
     with pytest.raises(TypeError):
-        native.plain_events(["text"], 0)  # type: ignore[list-item]
+        native.plain_events(["text"], 0, b"", b"")  # type: ignore[list-item]
+
+
+def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
+    def read(*texts: bytes) -> bytes:
+        return b"".join(chunked(b'data: {"a": "%s"}\n\n' % text) for text in texts)
+
+    assert native.plain_events is not None
+    reads = [read(b"one", b"two"), read(b"~ three", b"", b"four"), read(b"f\\n", b"six"), read(b"caf\xc3\xa9")]
+    found, number, _ = native.plain_events(reads, 3, b'{"a": "', b'"}')
+    assert number == 4
+    assert found == [
+        ([3, 3, 4], b'{"a": "~ three"}'),
+        (4, "message", b'{"a": ""}'),
+        ([4], b'{"a": "four"}'),
+        (5, "message", b'{"a": "f\\n"}'),
+        ([5], b'{"a": "six"}'),
+        (6, "message", b'{"a": "caf\xc3\xa9"}'),
+    ]
 
 
 @pytest.fixture(scope="module")

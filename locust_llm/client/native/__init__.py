@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from locust_llm.client.sse import Event
+from locust_llm.client.sse import Alike, Event
 
 if TYPE_CHECKING:
     from ._reader import Opener as NativeOpener
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Reader: "type[NativeThread] | None" = None
 Opener: "type[NativeOpener] | None" = None
-plain_events: Callable[[list[bytes], int], tuple[list[Event], int, int]] | None = None
+plain_events: Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None = None
 
 if os.environ.get("LOCUST_LLM_READER") != "python":
     with suppress(ImportError):  # no compiler where this was installed

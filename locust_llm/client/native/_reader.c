@@ -767,8 +767,55 @@ static const char *event_in(const char **at, const char *end, size_t *bytes) {
     return event + 6;
 }
 
-/* Appends the events of a read to the list, if it is whole chunks of one each: 1; else 0; -1 with an exception. */
-static int add_events(PyObject *list, const char *data, size_t bytes, long read, PyObject *kind) {
+/* What stands before and behind the text of a chunk: an event with the same, and another text, is another chunk. */
+typedef struct { const char *before, *behind; Py_ssize_t before_bytes, behind_bytes; } Form;
+
+/* Between the two is a text of plain ASCII, which needs no parser. */
+static bool alike(const Form *form, const char *event, size_t bytes) {
+    size_t before = form->before_bytes, behind = form->behind_bytes;
+    if (!before || bytes <= before + behind || memcmp(event, form->before, before) ||
+        memcmp(event + bytes - behind, form->behind, behind))
+        return false;
+    for (const char *c = event + before; c < event + bytes - behind; c++)
+        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')  /* what is beyond ASCII is below 0, or above */
+            return false;
+    return true;
+}
+
+static int append(PyObject *list, PyObject *item) {
+    int failed = item == NULL || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+typedef struct {
+    PyObject *list, *kind;
+    PyObject *same;          /* the reads of the chunks of this form that came last; NULL: it was none */
+    const char *last;        /* of them */
+    size_t last_bytes;
+    Form form;
+} Events;
+
+static int end_same(Events *events) {
+    if (events->same == NULL)
+        return 0;
+    PyObject *item = Py_BuildValue("(Ny#)", events->same, events->last, (Py_ssize_t)events->last_bytes);
+    events->same = NULL;
+    return append(events->list, item);
+}
+
+static int add_event(Events *events, const char *event, size_t bytes, long read) {
+    if (!alike(&events->form, event, bytes))
+        return end_same(events) || append(events->list, Py_BuildValue("(lOy#)", read, events->kind, event, (Py_ssize_t)bytes));
+    if (events->same == NULL && (events->same = PyList_New(0)) == NULL)
+        return -1;
+    events->last = event;
+    events->last_bytes = bytes;
+    return append(events->same, PyLong_FromLong(read));
+}
+
+/* Adds the events of a read, if it is whole chunks of one each: 1; else 0; -1 with an exception. */
+static int add_events(Events *events, const char *data, size_t bytes, long read) {
     const char *end = data + bytes, *at = data;
     size_t size;
     while (at < end)
@@ -776,10 +823,7 @@ static int add_events(PyObject *list, const char *data, size_t bytes, long read,
             return 0;
     for (at = data; at < end;) {
         const char *event = event_in(&at, end, &size);
-        PyObject *item = Py_BuildValue("(lOy#)", read, kind, event, (Py_ssize_t)size);
-        int failed = item == NULL || PyList_Append(list, item);
-        Py_XDECREF(item);
-        if (failed)
+        if (add_event(events, event, size, read))
             return -1;
     }
     return bytes > 0;
@@ -788,20 +832,24 @@ static int add_events(PyObject *list, const char *data, size_t bytes, long read,
 static PyObject *plain_events(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *reads;
     long first;
-    if (!PyArg_ParseTuple(args, "Ol", &reads, &first))
+    Events events = {0};
+    Form *form = &events.form;
+    if (!PyArg_ParseTuple(args, "Oly#y#", &reads, &first, &form->before, &form->before_bytes, &form->behind, &form->behind_bytes))
         return NULL;
-    PyObject *list = PyList_New(0), *kind = PyUnicode_InternFromString("message");
+    events.list = PyList_New(0);
+    events.kind = PyUnicode_InternFromString("message");
     Py_ssize_t count = PyList_Size(reads), read = 0, all = 0, bytes;
-    int more = list == NULL || kind == NULL || count < 0 ? -1 : 1;
+    int more = events.list == NULL || events.kind == NULL || count < 0 ? -1 : 1;
     for (; more > 0 && read < count; read += more > 0) {
         char *data;
         more = PyBytes_AsStringAndSize(PyList_GetItem(reads, read), &data, &bytes)
-            ? -1 : add_events(list, data, bytes, first + read, kind);
+            ? -1 : add_events(&events, data, bytes, first + read);
         all += more > 0 ? bytes : 0;
     }
-    PyObject *result = more < 0 ? NULL : Py_BuildValue("(Onn)", list, read, all);
-    Py_XDECREF(list);
-    Py_XDECREF(kind);
+    PyObject *result = more < 0 || end_same(&events) ? NULL : Py_BuildValue("(Onn)", events.list, read, all);
+    Py_XDECREF(events.same);
+    Py_XDECREF(events.list);
+    Py_XDECREF(events.kind);
     return result;
 }
 

@@ -54,8 +54,12 @@ class Reader:
     def stop(self) -> None:
         """End the thread: when it returns, nobody reads."""
 
-def plain_events(reads: list[bytes], first: int, /) -> tuple[list[tuple[int, str, bytes]], int, int]:
+def plain_events(
+    reads: list[bytes], first: int, before: bytes, behind: bytes, /
+) -> tuple[list[tuple[int, str, bytes] | tuple[list[int], bytes]], int, int]:
     """The events of those reads, from the beginning, that hold nothing but whole HTTP chunks of one event each,
     ``data: {...}`` and a blank line: (events, how many reads, their bytes). ``first``: the number of the first read.
 
-    The same as the parser and ``EventDecoder`` make of them, when both are between two chunks and two events."""
+    The same as the parser and ``EventDecoder`` make of them, when both are between two chunks and two events. ``before`` and
+    ``behind``: what stands around the text of a chunk, or nothing. Chunks that are the same but for another text, of plain
+    ASCII, come as (the read of each, the last one), and need not be decoded."""
