@@ -42,9 +42,9 @@ than that can be decoded."""
 
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
-FULL_COLLECTIONS: Final = 1000
-"""How many collections of the younger garbage to one of all objects (Python: 10), which stops every thread: with 10,000
-users for a quarter of a second."""
+COLLECTIONS: Final = (50_000, 10, 14)
+"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the youngest looks at all objects
+of the requests under way, a hundred each, for milliseconds; one of all with 10,000 users for a quarter of a second."""
 NAP_S: Final = 0.00075
 """How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
 and the kernel stamps what comes meanwhile. Below ``response.SLOW_READ_NS``, and only while the chunks of a stream come too
@@ -97,7 +97,7 @@ class StreamReader:
         _sleep(0.005)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         gc.freeze()
-        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
+        gc.set_threshold(*COLLECTIONS)
         self._begin_reading()
 
     def _begin_reading(self) -> None:
