@@ -10,10 +10,21 @@ kind: type[StreamReader] = StreamReader if native.Reader is None else NativeRead
 _reader: StreamReader | None = None
 
 
+def _forget() -> None:
+    """In a forked child, which has none of its parent's threads."""
+    global _reader
+    if _reader is not None:
+        _reader.stop()
+    _reader = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def stream_reader() -> StreamReader:
     """The reader of this process; a forked child gets its own."""
     global _reader
-    if _reader is None or _reader.pid != os.getpid():
+    if _reader is None:
         _reader = kind()
     return _reader
 
@@ -25,7 +36,7 @@ def reader_kind() -> str:
 
 def reader_failure() -> str:
     """Why this process sends nothing more; empty while it can."""
-    return _reader.failure if _reader is not None and _reader.pid == os.getpid() else ""
+    return _reader.failure if _reader is not None else ""
 
 
 def new_reader() -> None:
@@ -37,4 +48,4 @@ def new_reader() -> None:
 
 def reads_so_far() -> int:
     """Of the reader of this process; makes none."""
-    return _reader.reads if _reader is not None and _reader.pid == os.getpid() else 0
+    return _reader.reads if _reader is not None else 0

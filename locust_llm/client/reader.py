@@ -42,9 +42,9 @@ than that can be decoded."""
 
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
-FULL_COLLECTIONS: Final = 1000
-"""How many collections of the younger garbage to one of all objects (Python: 10), which stops every thread: with 10,000
-users for a quarter of a second."""
+COLLECTIONS: Final = (50_000, 10, 14)
+"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the youngest looks at all objects
+of the requests under way, a hundred each, for milliseconds; one of all with 10,000 users for a quarter of a second."""
 NAP_S: Final = 0.00075
 """How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
 and the kernel stamps what comes meanwhile. Below ``response.SLOW_READ_NS``, and only while the chunks of a stream come too
@@ -52,17 +52,15 @@ far apart to merge."""
 SHORT_NAP_S: Final = 0.00025
 """Where chunks come fast, and while a slot of the gate waits for a first chunk."""
 MAX_LOOKS: Final = 16
-"""How many streams are decoded between two polls, at about 20 µs each: a burst of first chunks must not hold up the
-reading."""
+"""How many streams are decoded between two polls, at about 20 µs each: a burst must not hold up the reading."""
 LOOKS_NS: Final = 2_000_000
 """No decoding begins later than this after a poll: that of a server that sends without end takes 30 ms."""
 SWEEP_S: Final = 0.5
-"""How often it is looked at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
+"""Between looks at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
 DIED: Final = "the thread that reads the answers died"
 TIGHT_NS: Final = 3 * int(NAP_S * 1e9)
 """Two reads of a stream that are no further apart might have been one after a nap."""
-TIGHT_SHARE: Final = 0.05
-"""Of the reads; from there on naps are short."""
+TIGHT_SHARE: Final = 0.05  # of the reads; from there on naps are short
 NAP_READS: Final = 1024
 """Reads after which the length of the nap is set again."""
 NAP_STREAMS: Final = 32
@@ -99,12 +97,10 @@ class StreamReader:
         _sleep(0.005)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         gc.freeze()
-        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
-        self._prepare()
-        _start_thread(self._run, ())
+        gc.set_threshold(*COLLECTIONS)
+        self._begin_reading()
 
-    def _prepare(self) -> None:
-        """What the thread reads with."""
+    def _begin_reading(self) -> None:
         self._epoll = _epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, _EPOLLIN)
@@ -117,6 +113,7 @@ class StreamReader:
         self._reads = 0
         self._tight_reads = 0
         self._nap_due = NAP_READS
+        _start_thread(self._run, (self._read_all,))
 
     def add(
         self,
@@ -173,21 +170,24 @@ class StreamReader:
 
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            self._read_all()
+            work()
         except BaseException as error:
-            error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
-            failure = DIED
-            with suppress(Exception):
-                failure = f"{DIED}: {describe(error)}"
-            self._stop()
-            self.failure = failure
+            self._dies(error)
             while not self._sent():  # else whoever waits would wait for ever
                 _sleep(0.01)
 
-    def _stop(self) -> None:
-        """Nothing reads any more when this returns."""
+    def _dies(self, error: BaseException) -> None:
+        error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
+        failure = DIED
+        with suppress(Exception):
+            failure = f"{DIED}: {describe(error)}"
+        self.stop()
+        self.failure = failure
+
+    def stop(self) -> None:
+        """Nothing reads any more when this returns; also in a forked child."""
 
     def _sent(self) -> bool:
         with suppress(MemoryError):

@@ -538,7 +538,7 @@ def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monk
     def killed_here() -> None:
         raise GreenletExit
 
-    monkeypatch.setattr(exchange_module.finishing, "take", killed_here)
+    monkeypatch.setattr(exchange_module.can_wait, "take", killed_here)
     assert run(scripted, "no-turn", stream(3)).outcome == OK  # neither a gate nor a schedule: it gives way to nobody
     with pytest.raises(GreenletExit) as killed:
         exchange(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)

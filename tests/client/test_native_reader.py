@@ -1,6 +1,7 @@
 """The part in C by hand: what it keeps of a socket, when it tells of it, how it ends."""
 
 import errno
+import select
 import socket
 import struct
 import time
@@ -54,9 +55,14 @@ def take(reader: Any, fd: int) -> tuple[list[int], list[int], list[bytes], int, 
 def told(reader: Any, fd: int, within_s: float = 5.0) -> bool:
     until = time.monotonic() + within_s
     while (left := until - time.monotonic()) > 0:
-        if fd in reader.wait(left):
+        if select.select([reader.bell], [], [], left)[0] and fd in due(reader):
             return True
     return False
+
+
+def due(reader: Any) -> list[int]:
+    """All streams that it gives now."""
+    return list(iter(reader.next, -1))
 
 
 def arrived(reader: Any, count: int) -> None:
@@ -167,7 +173,7 @@ def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any
     reader.calm(fd, 100, True, FAR_NS)
     sender.sendall(b"x" * 60)
     arrived(reader, 1)
-    assert reader.wait(0.0) == []
+    assert due(reader) == []
     sender.sendall(b"x" * 60)
     arrived(reader, 2)
     assert told(reader, fd)
@@ -179,7 +185,7 @@ def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any
         assert take(reader, fd)[2] == [end]
     sender.sendall(b"data: x\r\n\r\n\r\n")  # perhaps trailers: it has time
     arrived(reader, 6)
-    assert reader.wait(0.0) == []
+    assert due(reader) == []
     reader.calm(fd, 100, True, 1_000_000)
     sender.sendall(b"0\r\nTrailer: 1\r\n\r\n")
     arrived(reader, 7)
@@ -201,7 +207,21 @@ def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
     reader.calm(fd, 100_000, False, 0)
     sender.sendall(b"until the close")
     arrived(reader, 2)
-    assert reader.wait(0.03) == []
+    assert not told(reader, fd, 0.03)
+
+
+def test_the_bell_rings_until_all_was_given_and_again_for_what_comes_then(reader: Any, pair: Any) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False, None)
+    for number in range(2):
+        sender.sendall(b"x")
+        arrived(reader, number + 1)
+        assert select.select([reader.bell], [], [], 5)[0]
+        assert reader.next() == fd
+        assert select.select([reader.bell], [], [], 0)[0]  # it is not known yet that it was the last
+        assert reader.next() == -1
+        assert not select.select([reader.bell], [], [], 0)[0]
 
 
 def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
@@ -210,11 +230,11 @@ def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
     reader.add(fd, 0, False, None)
     reader.calm(fd, 100_000, False, 0)
     reader.sweep(0, 0)
-    assert reader.wait(0.0) == []  # nothing came
+    assert due(reader) == []  # nothing came
     sender.sendall(b"x")
     arrived(reader, 1)
     reader.sweep(FAR_NS, FAR_NS)
-    assert reader.wait(0.0) == []
+    assert due(reader) == []
     reader.sweep(0, FAR_NS)
     assert told(reader, fd)
 
@@ -230,7 +250,7 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     sender.sendall(b"not ours")
     time.sleep(0.01)
     assert receiver.recv(100) == b"not ours"
-    assert reader.wait(0.0) == []
+    assert due(reader) == []
     with pytest.raises(KeyError):
         reader.take(fd)
     assert reader.newest(fd) == 0
@@ -240,7 +260,7 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     assert take(reader, fd)[2] == [b"again"]
 
 
-def test_what_cannot_be_added_and_a_wait_that_is_ended(reader: Any, pair: Any) -> None:
+def test_what_cannot_be_added_and_a_thread_that_is_ended(reader: Any, pair: Any) -> None:
     fd = pair[1].fileno()
     reader.add(fd, 0, False, None)
     with pytest.raises(ValueError, match="cannot be added"):
@@ -249,12 +269,10 @@ def test_what_cannot_be_added_and_a_wait_that_is_ended(reader: Any, pair: Any) -
         reader.add(9_999, 0, False, None)
     with pytest.raises(TypeError):
         reader.add("x", 0, False, None)
-    reader.wake()
-    assert reader.wait(60.0) == []
     reader.stop()
     reader.stop()
     pair[0].sendall(b"nobody reads")
-    assert reader.wait(0.01) == []
+    assert not told(reader, fd, 0.01)
     assert take(reader, fd)[2] == []
 
 

@@ -27,7 +27,6 @@
 #define READ_BYTES 65536
 #define MAX_READS 2      /* of one connection between two polls, as in reader.py */
 #define MAX_READY 1024
-#define MAX_TAKEN 32     /* streams that one wait() gives: the first chunks among them must not wait for many others */
 #define NAP_READS 1024
 #define NAP_STREAMS 32
 #define NAP_NS 750000
@@ -71,15 +70,15 @@ typedef struct {
     PyObject_HEAD
     pid_t pid;
     int epoll, wake;
+    int bell;                /* an eventfd, readable while next() has a stream to give */
     bool running;
     pthread_t thread;
     Stream **streams;        /* by descriptor */
     int table;
     pthread_mutex_t lock;    /* of all from here to `failure` */
-    pthread_cond_t changed;
     Queue queues[QUEUES];
     Stream *removed;
-    bool waiting, woken;
+    bool rung;
     int failure;             /* errno of what ended the thread */
     atomic_bool stop, unstamped;
     atomic_int open, awaited;
@@ -110,6 +109,14 @@ static int64_t wall_minus_monotonic_ns(void) {
 
 /* -- the queues ---------------------------------------------------------------------------------------------------------- */
 
+/* Under the queues' lock. */
+static void ring(Reader *reader) {
+    if (!reader->rung) {
+        reader->rung = true;
+        eventfd_write(reader->bell, 1);
+    }
+}
+
 static void enqueue(Reader *reader, Stream *stream, int which, int64_t due_ns) {
     pthread_mutex_lock(&reader->lock);
     if (!stream->queued[which]) {
@@ -117,16 +124,13 @@ static void enqueue(Reader *reader, Stream *stream, int which, int64_t due_ns) {
         stream->queued[which] = true;
         stream->due_ns[which] = due_ns;
         stream->next[which] = NULL;
-        bool was_empty = queue->first == NULL;
-        if (was_empty)
+        if (queue->first == NULL)
             queue->first = stream;
         else
             queue->last->next[which] = stream;
         queue->last = stream;
-        if (reader->waiting && was_empty) {
-            reader->waiting = false;
-            pthread_cond_signal(&reader->changed);
-        }
+        if (which == AT_ONCE)
+            ring(reader);
     }
     pthread_mutex_unlock(&reader->lock);
 }
@@ -167,6 +171,18 @@ static void free_removed(Reader *reader) {
         free_stream(stream);
         stream = next;
     }
+}
+
+/* Rings where something of LATER is due. Gives the ms until more of it is; -1: never. */
+static int later_ms(Reader *reader) {
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    pthread_mutex_lock(&reader->lock);
+    Stream *stream = reader->queues[LATER].first;
+    for (; stream != NULL && stream->due_ns[LATER] <= now; stream = stream->next[LATER])
+        ring(reader);
+    int ms = stream == NULL ? -1 : (stream->due_ns[LATER] - now) / 1000000 + 1;
+    pthread_mutex_unlock(&reader->lock);
+    return ms;
 }
 
 /* -- the thread ---------------------------------------------------------------------------------------------------------- */
@@ -348,7 +364,7 @@ static void *run(void *argument) {
         int64_t asked = now_ns(CLOCK_MONOTONIC);
         int ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, 0);
         if (ready == 0)
-            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, -1);
+            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, later_ms(reader));
         if (atomic_load(&reader->stop))
             return NULL;
         if (ready < 0) {
@@ -372,7 +388,7 @@ static void *run(void *argument) {
     }
     pthread_mutex_lock(&reader->lock);
     reader->failure = failure;
-    pthread_cond_signal(&reader->changed);
+    ring(reader);
     pthread_mutex_unlock(&reader->lock);
     return NULL;
 }
@@ -567,67 +583,29 @@ static PyObject *sweep(Reader *reader, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Under the queues' lock: until something is due, somebody woke us, or until_ns. */
-static int wait_until(Reader *reader, int64_t until_ns, int *fds) {
-    for (;;) {
-        int count = 0;
-        int64_t now = now_ns(CLOCK_MONOTONIC), next_ns = until_ns;
-        for (int which = 0; which < QUEUES; which++) {
-            Stream *stream;
-            while (count < MAX_TAKEN && (stream = dequeue(reader, which, now)) != NULL) {
-                if (stream->removed)
-                    bury(reader, stream);
-                else
-                    fds[count++] = stream->fd;
-            }
-        }
-        if (count || reader->woken || reader->failure || now >= until_ns) {
-            reader->woken = false;
-            return count;
-        }
-        Stream *later = reader->queues[LATER].first;
-        if (later != NULL && later->due_ns[LATER] < next_ns)
-            next_ns = later->due_ns[LATER];
-        struct timespec t = {next_ns / SECOND_NS, next_ns % SECOND_NS};
-        reader->waiting = true;
-        pthread_cond_timedwait(&reader->changed, &reader->lock, &t);
-        reader->waiting = false;
-    }
+/* The next stream to look into, NULL if there is none; the bell is silent when it was the last. */
+static Stream *next_due(Reader *reader) {
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    for (int which = 0; which < QUEUES; which++)
+        for (Stream *stream; (stream = dequeue(reader, which, now)) != NULL; bury(reader, stream))
+            if (!stream->removed)
+                return stream;
+    eventfd_t rings;
+    eventfd_read(reader->bell, &rings);
+    reader->rung = false;
+    return NULL;
 }
 
-static PyObject *wait_for(Reader *reader, PyObject *args) {
-    double timeout_s;
-    if (!PyArg_ParseTuple(args, "d", &timeout_s))
-        return NULL;
-    int fds[MAX_TAKEN], count, failure;
-    Py_BEGIN_ALLOW_THREADS
-    int64_t until_ns = now_ns(CLOCK_MONOTONIC) + (int64_t)(timeout_s * 1e9);
+static PyObject *next_stream(Reader *reader, PyObject *Py_UNUSED(none)) {
     pthread_mutex_lock(&reader->lock);
-    count = wait_until(reader, until_ns, fds);
-    failure = reader->failure;
+    Stream *stream = next_due(reader);
+    int fd = stream == NULL ? -1 : stream->fd, failure = reader->failure;
     pthread_mutex_unlock(&reader->lock);
-    Py_END_ALLOW_THREADS
     if (failure) {
         errno = failure;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    PyObject *list = PyList_New(count);
-    for (int i = 0; list != NULL && i < count; i++) {
-        PyObject *fd = PyLong_FromLong(fds[i]);
-        if (fd == NULL || PyList_SetItem(list, i, fd)) {
-            Py_DECREF(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
-static PyObject *wake(Reader *reader, PyObject *Py_UNUSED(none)) {
-    pthread_mutex_lock(&reader->lock);
-    reader->woken = true;
-    pthread_cond_signal(&reader->changed);
-    pthread_mutex_unlock(&reader->lock);
-    Py_RETURN_NONE;
+    return PyLong_FromLong(fd);
 }
 
 static void end_thread(Reader *reader) {
@@ -646,6 +624,10 @@ static PyObject *stop(Reader *reader, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
+static PyObject *get_bell(Reader *reader, void *Py_UNUSED(closure)) {
+    return PyLong_FromLong(reader->bell);
+}
+
 static PyObject *get_reads(Reader *reader, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(atomic_load(&reader->reads));
 }
@@ -657,16 +639,12 @@ static PyObject *get_behind_ns(Reader *reader, void *Py_UNUSED(closure)) {
 /* -- made and freed -------------------------------------------------------------------------------------------------------- */
 
 static bool started(Reader *reader) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&reader->lock, NULL);
-    pthread_cond_init(&reader->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     struct epoll_event event = {.events = EPOLLIN};
     reader->epoll = epoll_create1(EPOLL_CLOEXEC);
     reader->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (reader->epoll < 0 || reader->wake < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
+    reader->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (reader->epoll < 0 || reader->wake < 0 || reader->bell < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
         return false;
     sigset_t all, before;  /* signals are for the thread that Python expects them in */
     sigfillset(&all);
@@ -682,7 +660,7 @@ static PyObject *new_reader(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObj
     if (reader == NULL)
         return NULL;
     reader->pid = getpid();
-    reader->epoll = reader->wake = -1;
+    reader->epoll = reader->wake = reader->bell = -1;
     reader->nap_ns = SHORT_NAP_NS;
     reader->nap_due = NAP_READS;
     if (!started(reader)) {
@@ -710,6 +688,8 @@ static void free_reader(Reader *reader) {
         close(reader->epoll);
     if (reader->wake >= 0)
         close(reader->wake);
+    if (reader->bell >= 0)
+        close(reader->bell);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(reader);
     Py_DECREF(type);
@@ -723,8 +703,7 @@ static PyMethodDef methods[] = {
     {"newest", (PyCFunction)newest, METH_VARARGS, NULL},
     {"remove", (PyCFunction)remove_stream, METH_VARARGS, NULL},
     {"sweep", (PyCFunction)sweep, METH_VARARGS, NULL},
-    {"wait", (PyCFunction)wait_for, METH_VARARGS, NULL},
-    {"wake", (PyCFunction)wake, METH_NOARGS, NULL},
+    {"next", (PyCFunction)next_stream, METH_NOARGS, NULL},
     {"stop", (PyCFunction)stop, METH_NOARGS, NULL},
     {NULL},
 };
@@ -732,6 +711,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef attributes[] = {
     {"reads", (getter)get_reads, NULL, NULL, NULL},
     {"behind_ns", (getter)get_behind_ns, NULL, NULL, NULL},
+    {"bell", (getter)get_bell, NULL, NULL, NULL},
     {NULL},
 };
 

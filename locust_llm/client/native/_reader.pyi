@@ -1,5 +1,4 @@
-"""The thread that reads, in C: see _reader.c. All but ``wait`` and ``stop`` return at once. One Python thread takes and
-removes; others may add."""
+"""The thread that reads, in C: see _reader.c. All but ``stop`` return at once."""
 
 class Opener:
     """Opens what a server sends by TLS 1.3, from its first record after the handshake on. By one thread at a time."""
@@ -25,6 +24,9 @@ class Reader:
     behind_ns: int
     """How long what was read last had lain in the kernel; 0 when all there was has been read."""
 
+    bell: int
+    """A descriptor, readable while ``next`` has a stream."""
+
     def add(self, fd: int, sent_ns: int, awaited: bool, opener: Opener | None, /) -> None:
         """Read from this socket until its end, or ``remove``; what ``opener`` makes of it is what comes. A stamp
         before ``sent_ns`` is none of this answer.
@@ -32,7 +34,7 @@ class Reader:
     def sent(self, fd: int, sent_ns: int, /) -> None:
         """The request was sent, and not before."""
     def calm(self, fd: int, most: int, chunked: bool, patience_ns: int, /) -> None:
-        """From now on ``wait`` gives this stream when more than ``most`` bytes were not taken; with ``chunked`` when the
+        """From now on ``next`` gives this stream when more than ``most`` bytes were not taken; with ``chunked`` when the
         last HTTP chunk may have come; else ``patience_ns`` after anything came, if that is not 0; and at its end."""
     def take(self, fd: int, /) -> tuple[bytes, bytes, list[bytes], int, int, int, int]:
         """What came since the last time: (stamps, since, the bytes of each read, end, unstamped, bad stamps, read lag).
@@ -44,13 +46,10 @@ class Reader:
     def remove(self, fd: int, /) -> bool:
         """Read no more from this socket: when it returns, nobody does. Whether something came that was not taken."""
     def sweep(self, quiet_ns: int, waited_ns: int, /) -> None:
-        """Let ``wait`` give the streams whose last read is older than ``quiet_ns``, or whose first is older than
+        """Let ``next`` give the streams whose last read is older than ``quiet_ns``, or whose first is older than
         ``waited_ns``."""
-    def wait(self, timeout_s: float, /) -> list[int]:
-        """The descriptors of streams to look into, a few at a time. Without Python's lock. Raises OSError: its
-        thread ended."""
-    def wake(self) -> None:
-        """End the wait."""
+    def next(self) -> int:
+        """The descriptor of a stream to look into; -1: there is none. Raises OSError: its thread ended."""
     def stop(self) -> None:
         """End the thread: when it returns, nobody reads."""
 

@@ -1,16 +1,21 @@
 """The stream reader whose thread is in C, where that was compiled: it reads and stamps without Python's lock.
 
-The thread of StreamReader is here the second of two: it takes what was read (_reader.c) of those streams that have something
-to tell, a first chunk or an end, and decodes it. Until then what came lies in the other's memory, with its stamps.
+There is no second thread in Python: the event loop takes what was read (_reader.c) of those streams that have something to
+tell, a first chunk or an end, and decodes it. Until then what came lies in the thread's memory, with its stamps. A thread
+between the two would cost a change of threads and of Python's lock for each of them, while a slot of the gate waits.
 """
 
 import os
+import sys
 import time
 from array import array
+from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOMEM
 from functools import partial
 from typing import Final
+
+import gevent
 
 from locust_llm.client.open_stream import OpenStream
 from locust_llm.client.reader import SWEEP_S, StreamReader
@@ -21,6 +26,9 @@ from . import Reader, plain_events
 PATIENCE_NS: Final = 4_000_000
 """How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
 
+LOOKS: Final = 8
+"""How many streams are decoded in one turn of the loop, at about 20 µs each: what is due comes between."""
+
 
 def plain(reading: OpenStream) -> bool:
     """What the thread in C gives is not encrypted any more."""
@@ -28,11 +36,16 @@ def plain(reading: OpenStream) -> bool:
 
 
 class NativeReader(StreamReader):
-    """Its thread looks into streams, and into nothing else."""
+    """All of it that is in Python runs in the event loop."""
 
-    def _prepare(self) -> None:
+    def _begin_reading(self) -> None:
         assert Reader is not None
         self._native = Reader()
+        loop = gevent.get_hub().loop
+        self._bell = loop.io(self._native.bell, 1, ref=False)  # 1: to read
+        self._bell.start(self._run, self._look_into_due)
+        self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._waiting: set[OpenStream] = set()
         """They have bytes that are not decoded, or ``[DONE]`` and no end."""
 
@@ -49,7 +62,7 @@ class NativeReader(StreamReader):
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
         reading.dropped = (outcome, message)
         self._drops.append(reading)
-        self._native.wake()
+        self._run(self._give_up)
 
     @property
     def reads(self) -> int:
@@ -58,28 +71,31 @@ class NativeReader(StreamReader):
     def _behind(self) -> int:
         return self._native.behind_ns
 
-    # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
+    def _run(self, work: Callable[[], None]) -> None:
+        """``work``, and then whatever it has to tell. What it does not catch itself is the end of this reader."""
+        try:
+            work()
+        except BaseException as error:
+            self._dies(error)
+        try:
+            self._pass_on()
+        except BaseException:  # of a hook: gevent would stop the watcher whose callback raises
+            gevent.get_hub().handle_error(self, *sys.exc_info())
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        self._bell.stop()
+        self._sweeper.stop()
         self._native.stop()
 
-    def _read_all(self) -> None:
-        wait, readings = self._native.wait, self._readings
-        sweep_ns = 0
-        while True:
-            ready = wait(SWEEP_S)
-            for fd in ready:
-                reading = readings.get(fd)
-                if reading is not None:
-                    self._guarded(reading, self._look)
-            if self._drops:
-                self._give_up()
-            now_ns = time.monotonic_ns()
-            if now_ns > sweep_ns:
-                sweep_ns = now_ns + int(SWEEP_S * 1e9)
-                self._sweep(now_ns)
-            if self._notices:
-                self._to_loop.send()
+    def _look_into_due(self) -> None:
+        """The bell rings on while there are more."""
+        for _ in range(LOOKS):
+            fd = self._native.next()
+            if fd < 0:
+                break
+            reading = self._readings.get(fd)
+            if reading is not None:
+                self._guarded(reading, self._look)
 
     def _give_up(self) -> None:
         while self._drops:
@@ -159,8 +175,6 @@ class NativeReader(StreamReader):
             reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
         self._waiting.discard(reading)
         self._notices.append((reading, True))
-
-    # -- in the event loop ---------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
         for reading in self._open:

@@ -17,7 +17,7 @@ from locust_llm import events
 from locust_llm.client.answer import Answer, answered, joined
 from locust_llm.client.api import length_fields
 from locust_llm.client.bounds import chunk_limit
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, can_wait, exchange
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
@@ -46,6 +46,7 @@ from .turn import Turn
 FAILED_S: Final = 1.0
 """Least time between two requests of a branch in a closed loop after a failure: a server that refuses at once would
 get thousands of requests per second."""
+SOON_S: Final = 0.05  # before it is due a request that is not ready yet goes before all that can wait
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
 """From the number of an attempt and its due time to its request."""
 
@@ -106,9 +107,21 @@ class Branch:
         try:
             if self._rests_until > time.monotonic():
                 self.sender.wait_until(self._rests_until)
-            return self.sender.permits.take(self._user.number, later=later)
+            permit = self.sender.permits.take(self._user.number, later=later)
         except GateClosed:
             raise StopUser from None
+        self._wait_its_turn(permit)
+        return permit
+
+    def _wait_its_turn(self, permit: Permit) -> None:
+        """A hundred users get theirs at the same moment; to make a request ready takes 100 µs, and one may be due before."""
+        due_at, limit = permit.due_at, self.sender.gate.limit
+        try:
+            if (due_at is None and limit is not None) or (due_at is not None and due_at > time.monotonic() + SOON_S):
+                can_wait.take()
+        except BaseException:
+            self.sender.permits.put_back(permit)
+            raise
 
     @property
     def text(self) -> str:
@@ -337,10 +350,8 @@ class Branch:
         self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
     ) -> tuple[Record, str]:
         """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
-        backend_header, usual = (
-            self.sender.settings.backend_header,
-            record.outcome == OK and record.finish_reason in USUAL,
-        )
+        backend_header = self.sender.settings.backend_header
+        usual = record.outcome == OK and record.finish_reason in USUAL
         if usual and not backend_header:
             return record, ""
         secrets = secrets_of(prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)})

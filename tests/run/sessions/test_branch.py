@@ -317,6 +317,33 @@ def test_killed_before_the_first_was_sent_the_permit_goes_back(user: User, monke
     assert (attempts.kept, back) == ([], [PERMIT])
 
 
+def test_who_is_not_due_yet_or_goes_through_a_gate_lets_the_loop_turn_first(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed meanwhile it gives its permit back; in a loop without a gate it does not wait."""
+    branch, permits, gate = user._branches.main, user.sender.permits, user.sender.gate
+
+    def killed_here() -> None:
+        raise GreenletExit
+
+    monkeypatch.setattr(module.can_wait, "take", killed_here)
+    gate.set_limit(None)
+    permits.grant("profiling", 2)
+    assert branch.permit() == Permit("profiling")
+    gate.set_limit(1)
+    with pytest.raises(GreenletExit):
+        branch.permit()
+    gate.set_limit(None)
+    assert branch.permit() == Permit("profiling")
+    soon, later = time.monotonic(), time.monotonic() + 100
+    permits.arrive([PERMIT._replace(due_at=at) for at in (soon, later)])
+    assert branch.permit().due_at == soon
+    with pytest.raises(GreenletExit):
+        branch.permit()
+    monkeypatch.undo()
+    assert branch.permit().due_at == later
+
+
 def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     message = "HTTP 401: the key sk-secret is not known; you sent Bearer sk-secret"
     attempts = Attempts(user, monkeypatch, failed("http_status", error=message))
