@@ -69,12 +69,19 @@ def logarithms(
 def logarithms_of(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
     """Of one load, a stage of each model. A high percentile of few requests is too low on average, so percentiles are moved,
     all alike, to have the mean that all requests together have."""
-    each = [figures(stage, wanted, settled=settled) for stage in stages]
-    found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
+    found = alone(stages, wanted, settled=settled)
     together = latencies([one for stage in stages for one in steady(stage, settled=settled)], wanted)
     for figure, value in together.items():
-        moved = math.log(max(value, LEAST)) - fmean(found[figure])
-        found[figure] = [one + moved for one in found[figure]]
+        if figure in found:
+            moved = math.log(max(value, LEAST)) - fmean(found[figure])
+            found[figure] = [one + moved for one in found[figure]]
+    return found
+
+
+def alone(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+    """The same, each as it is: what a run of so many requests is held against."""
+    each = [figures(stage, wanted, settled=settled) for stage in stages]
+    found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
     return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
 
 
@@ -85,18 +92,32 @@ def against(logs: Sequence[float], base: Sequence[float]) -> list[float]:
 
 def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> Answer:
     """``width``: standard errors to each side."""
-    about = fmean(logs)
-    wide = width * math.sqrt(uncertain(logs) + error**2)
+    return _around(fmean(logs), width * math.sqrt(uncertain(logs) + error**2))
+
+
+def answer_of_run(logs: Sequence[float]) -> Answer:
+    """Where one more run is: with its own chance beside what is uncertain about the mean."""
+    return _around(fmean(logs), WIDTH * math.sqrt(uncertain(logs) + _variances(logs)[1]))
+
+
+def _around(about: float, wide: float) -> Answer:
     return Answer(math.exp(about - wide), math.exp(about), math.exp(about + wide))
 
 
 def uncertain(logs: Sequence[float]) -> float:
     """Variance of their mean: what the costs of the models make of it, which more of them do not lessen, and the chance of
-    the requests, which they do. Neighbours had the same requests: by how much they differ is their costs'."""
+    the requests, which they do."""
+    of_costs, of_requests = _variances(logs)
+    return of_costs + of_requests / max(1, len(logs) // 2)
+
+
+def _variances(logs: Sequence[float]) -> tuple[float, float]:
+    """Of one run, by its costs and by the chance of its requests. Neighbours had the same requests: by how much they differ
+    is their costs', and half of that is in the means of two."""
     pairs = list(zip(logs[::2], logs[1::2], strict=False))
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
-    of_requests = max(0.0, (variance(logs) if len(logs) > 1 else 0.0) - of_costs)
-    return of_costs + of_requests / max(1, len(pairs))
+    of_means = variance([(one + other) / 2 for one, other in pairs]) if len(pairs) > 1 else 0.0
+    return of_costs, max(0.0, of_means - of_costs / 2)
 
 
 def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, Answer]:

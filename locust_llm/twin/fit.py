@@ -39,7 +39,7 @@ def fit(
     checks = check([drawn(found.model, draw) for draw in found.draws], out)
     return Twin(
         model=found.model,
-        trust=trust(checks, out, list(_doubts(stages))),
+        trust=trust(checks, list(_doubts(stages))),
         ranges=measured,
         origin=msgspec.structs.replace(origin, requests=len(_requests(episodes, stages))),
         intervals=intervals(found),

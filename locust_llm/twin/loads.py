@@ -42,7 +42,7 @@ def simulated(
     requests are the same, whatever the model and its settings: they are drawn before its noise."""
     random, clock = Random(seed), VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
-    requests = [Request(*lengths[random.randrange(len(lengths))]) for _ in range(count)]
+    requests = [Request(*one) for one in stratified(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
     virtual = Virtual(clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True)
     if load.users:
@@ -50,6 +50,15 @@ def simulated(
     else:
         virtual.open_loop(arrivals)
     return _stage(virtual, model.noise, seed, load)
+
+
+def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
+    """So many, in any order: one of each of ``count`` equal parts of ``lengths`` from the shortest prompt to the longest
+    (stratified sampling), as a few long prompts more or less would move the figures of few requests."""
+    ordered = sorted(lengths)
+    found = [ordered[int((part + random.random()) * len(ordered) / count)] for part in range(count)]
+    random.shuffle(found)
+    return found
 
 
 def again(model: Model, stage: Stage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None) -> Stage:

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
-import numpy as np
-
-from .answers import SEED, WIDTH, answer, logarithms_of
+from .answers import SEED, WIDTH, alone, answer_of_run
 from .figures import FIGURES as NAMES
 from .figures import figures, steady
 from .loads import again
@@ -19,9 +17,7 @@ MAX_ERROR: Final = 0.1
 """Median of a figure's errors, up to which a twin is good for figures,"""
 MAX_SHAPE_ERROR: Final = 0.25
 """and up to which it is good for shape."""
-RESAMPLES: Final = 200
-BLOCK: Final = 10
-"""Requests that are drawn together: neighbours are alike."""
+HALVINGS: Final = 60
 
 
 def held_out(stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
@@ -33,12 +29,14 @@ def held_out(stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
 
 
 def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
-    """Each figure of each stage, as measured and as the models have it of the same requests."""
+    """Each figure of each stage, as measured and as the models have it of the same requests: like with like, so a percentile
+    of few requests is held against those of as few. ``low``, ``high``: where such a run is, if nothing is wrong with the
+    model but what is uncertain in its costs. The requests are the same, so only the noise is left to chance."""
     found = list[Check]()
     for stage in stages:
         said = {
-            figure: answer(logs, 0.0)
-            for figure, logs in logarithms_of(
+            figure: answer_of_run(logs)
+            for figure, logs in alone(
                 [again(model, stage, SEED + number // 2) for number, model in enumerate(models)], NAMES
             ).items()
         }
@@ -59,12 +57,12 @@ def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
     return found
 
 
-def trust(checks: Sequence[Check], stages: Sequence[Stage], doubts: Sequence[str] = ()) -> Trust:
+def trust(checks: Sequence[Check], doubts: Sequence[str] = ()) -> Trust:
     """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a single p99 of few requests
     is chance."""
     errors = {figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES}
     typical = {figure: median(some) for figure, some in errors.items() if some}
-    beyond = _beyond(checks, stages)
+    beyond = _beyond(checks)
     if doubts or not typical:
         why = tuple(doubts) or ("no stage of the sweep was left to check the twin with: measure three loads or more",)
         return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=beyond)
@@ -81,29 +79,31 @@ def trust(checks: Sequence[Check], stages: Sequence[Stage], doubts: Sequence[str
     return Trust(verdict=verdict, error=error, reasons=(said,), errors=beyond)
 
 
-def _beyond(checks: Sequence[Check], stages: Sequence[Stage]) -> dict[str, float]:
+def _beyond(checks: Sequence[Check]) -> dict[str, float]:
     """By figure: the error that neither the uncertainty of the fit nor the chance of the measurement explains, a share. A
-    figure has few checks, so none has less than all of them together."""
-    chance = {(stage.label, figure): error for stage in stages for figure, error in _chance(stage).items()}
-    more: dict[str, list[float]] = {}
+    figure has few checks, so all of a metric have one error together."""
+    offs: dict[str, list[tuple[float, float]]] = {}
     for one in checks:
         if one.measured > 0 and one.low > 0:
-            known = (math.log(one.high / one.low) / (2 * WIDTH)) ** 2 + chance[one.load, one.figure] ** 2
-            more.setdefault(one.figure, []).append(math.log(one.said / one.measured) ** 2 - known)
-    every = [one for some in more.values() for one in some]
-    least = max(0.0, fmean(every)) if every else 0.0
-    return {figure: math.sqrt(max(least, fmean(some))) for figure, some in more.items()}
+            known = (math.log(one.high / one.low) / (2 * WIDTH)) ** 2
+            offs.setdefault(_metric(one.figure), []).append((math.log(one.said / one.measured), known))
+    errors = {metric: math.sqrt(_variance_beyond(some)) for metric, some in offs.items()}
+    return {figure: errors[_metric(figure)] for figure in NAMES if _metric(figure) in errors}
 
 
-def _chance(stage: Stage) -> dict[str, float]:
-    """Standard error of each measured figure, as a share, from requests drawn again in blocks."""
-    random = np.random.default_rng(len(stage.requests))
-    requests = steady(stage)
-    blocks = np.array_split(np.arange(len(requests)), max(1, len(requests) // BLOCK))
-    drawn = dict[str, list[float]]()
-    for _ in range(RESAMPLES):
-        some = np.concatenate([blocks[i] for i in random.integers(len(blocks), size=len(blocks))])
-        again = Stage(users=0, rate=1.0, requests=tuple(requests[i] for i in some))
-        for figure, value in figures(again).items():
-            drawn.setdefault(figure, []).append(math.log(max(value, 1e-9)))
-    return {figure: float(np.std(drawn.get(figure, [0.0]))) for figure in NAMES}
+def _metric(figure: str) -> str:
+    return figure.partition(" ")[0]
+
+
+def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
+    """``offs``: each with the variance that is known of it. What has to be added to these for the squares to be as large as
+    they should be, 1 on average, so that those that are hardly known hardly count (Paule & Mandel, "Consensus Values and
+    Weighting Factors", 1982; their mean is 0 here)."""
+    least, most = 0.0, max(off * off for off, _ in offs)
+    for _ in range(HALVINGS if most else 0):
+        middle = (least + most) / 2
+        if fmean(off * off / (known + middle) for off, known in offs) > 1:
+            least = middle
+        else:
+            most = middle
+    return least

@@ -197,13 +197,18 @@ def study(one: Hidden, seed: int) -> Result:
     took_s, answers = time.process_time() - began, []
     lengths = [chat(random) for random in [Random(seed)] for _ in range(2000)]
     for users in UNSEEN:
-        rounds = max(40, TRUTH_REQUESTS // users)
-        true = figures(
-            stage(one.server, noise, seed + 5000 + users, users, lambda random: random.choice(lengths), rounds)
-        )
+        rounds, mix = max(40, TRUTH_REQUESTS // users), again_and_again(lengths, Random(seed + users))
+        true = figures(stage(one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds))
         said = predict(twin, Asked(Load(users=users)), lengths=lengths)
         answers += [(figure, said[figure], true[figure]) for figure in true if figure in said]
     return Result(one, twin, "; ".join(twin.trust.reasons), took_s, answers)
+
+
+def again_and_again(lengths: Sequence[tuple[int, int]], random: Random) -> Iterator[tuple[int, int]]:
+    """All of them, each time in another order: long prompts are as frequent as in what the twin is asked for, not by chance
+    more."""
+    while True:
+        yield from random.sample(lengths, len(lengths))
 
 
 def report(title: str, results: Sequence[Result]) -> str:

@@ -1,12 +1,13 @@
 """Answers of a twin, by hand: steps that all take 10 ms."""
 
 import math
+from random import Random
 
 import msgspec
 import pytest
 
-from locust_llm.twin.answers import WIDTH, Asked, answers
-from locust_llm.twin.loads import Load, again, simulated
+from locust_llm.twin.answers import WIDTH, Asked, answer_of_run, answers
+from locust_llm.twin.loads import Load, again, simulated, stratified
 from locust_llm.twin.model import Noise, Settings
 from locust_llm.twin.seen import Seen, Stage
 
@@ -34,6 +35,22 @@ def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
 def test_the_error_of_the_model_is_carried() -> None:
     said = answers([plain()], Asked(Load(users=1)), LENGTHS, {"itl p50": 0.1})
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(WIDTH * 0.1)
+
+
+def test_one_more_run_has_its_own_chance() -> None:
+    """Two pairs, 0.2 apart, alike within: the variance of a run is 0.04 / 2, half of that for the mean of the two."""
+    low, about, high = answer_of_run([0.0, 0.0, 0.2, 0.2])
+    assert about == pytest.approx(math.exp(0.1))
+    assert math.log(high / about) == pytest.approx(WIDTH * math.sqrt(0.02 * 1.5))
+    assert low * high == pytest.approx(about**2)
+
+
+def test_short_and_long_prompts_are_as_frequent_as_they_were() -> None:
+    """Of ten lengths twenty requests have each twice, five one of each two neighbours."""
+    lengths = [(100 * number, 10) for number in range(10)]
+    assert sorted(stratified(lengths, 20, Random(1))) == sorted(2 * lengths)
+    assert [prompt // 200 for prompt, _ in sorted(stratified(lengths, 5, Random(1)))] == [0, 1, 2, 3, 4]
+    assert stratified(lengths, 20, Random(1)) != stratified(lengths, 20, Random(2))
 
 
 def test_a_budget_makes_more_steps() -> None:
