@@ -69,6 +69,15 @@ def test_traits_of_two_requests() -> None:
     assert found["throughput"] == pytest.approx(math.log(7 / 0.37))
 
 
+def test_traits_do_not_hang_on_who_is_the_last_of_those_sent_at_once() -> None:
+    """0.37 s until the last token of the two, 7 tokens."""
+    one = Seen(0.0, (0.1, 0.11, 0.12), 10, 3)
+    two = Seen(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
+    found = traits(Stage(2, 0.0, (two, one)))
+    assert found[TRAITS.index("throughput")] == pytest.approx(math.log(7 / 0.37))
+    assert found == pytest.approx(traits(Stage(2, 0.0, (one, two))))
+
+
 def test_bursts_last_a_third_of_the_time() -> None:
     clock = VirtualClock()
     bursts, slow = Bursts(2.0, clock, Random(1)), 0

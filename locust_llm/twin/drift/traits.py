@@ -35,7 +35,8 @@ def traits(stage: Stage) -> Array:
     ttft_s = np.maximum(np.array([one.ttft_s for one in requests]), LEAST_S)
     prompts = np.array([one.prompt_tokens for one in requests])
     long = prompts > np.median(prompts)
-    span_s = max(requests[-1].token_at[-1] - requests[0].sent_at, LEAST_S)
+    # not the end of the last in the list: of those sent at one moment any may be the last
+    span_s = max(max(one.token_at[-1] for one in requests) - requests[0].sent_at, LEAST_S)
     low, usual, high, most = np.percentile(gaps, (10, 20, 40, 99))
     values = [
         np.log(usual),
