@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from support.probing import Noise, Server
-from support.sweeping import Lengths, chat, stage
+from support.sweeping import Lengths, chat, stage, swept
 from support.twin_folders import swept_folder
 
 from locust_llm.exit_status import ExitStatus
@@ -16,11 +16,12 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.twin import file
 from locust_llm.twin.commands.drift import drift as command
 from locust_llm.twin.drift.changes import BURST_S, Bursts, Change, changes
-from locust_llm.twin.drift.check import Null, Shift, drift, loads_of, null, reference, shifts
+from locust_llm.twin.drift.check import Null, Shift, bonferroni, drift, loads_of, null, reference, shifts, varies
 from locust_llm.twin.drift.report import told
 from locust_llm.twin.drift.traits import TRAITS, traits
+from locust_llm.twin.model import Noise as ModelNoise
 from locust_llm.twin.seen import Seen, Stage
-from locust_llm.twin.twin import FIGURES, Origin, Ranges, Trust, Twin
+from locust_llm.twin.twin import FIGURES, Origin, Ranges, Reference, Trust, Twin
 
 from .models import h100, plain
 
@@ -29,11 +30,11 @@ NOISE = Noise(steps=0.03, network_s=0.0002)
 USERS = (1, 24)
 
 
-def minute(server: Server, noise: Noise, seed: int) -> list[Stage]:
-    """The lengths of the requests are the same for every seed."""
+def minute(server: Server, noise: Noise, seed: int, of: int = 0) -> list[Stage]:
+    """The lengths of the requests are the same for every seed; ``of``: which ones."""
 
     def lengths(users: int) -> Lengths:
-        own = Random(users)
+        own = Random(1000 * of + users)
         return lambda random: chat(own)
 
     return [stage(server, noise, seed + users, users, lengths(users), count=3 * users + 20) for users in USERS]
@@ -171,6 +172,40 @@ def test_another_server_by_name_is_said_first(twin: Twin, tmp_path: Path, capsys
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
     assert capsys.readouterr().out.startswith("Another server: simulated 1, and the twin is of simulated 0.")
+
+
+def of_loads(*offs: float) -> tuple[Reference, ...]:
+    return tuple(Reference(users=2**i, figure="stall", off=off, error=0.01) for i, off in enumerate(offs))
+
+
+def test_a_change_is_one_test_and_with_its_opposite_two() -> None:
+    """With the rest four, of 0.25% each: 2.807 standard errors."""
+    both, one = Change("step", "", plain()), Change("budget", "", plain(), both_ways=False)
+    assert bonferroni([both, one]) == pytest.approx(2.807, abs=1e-3)
+
+
+def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
+    """Differences of 0.01, 0.02, 0 and -0.03: the sum of their squares is 0.0014, over 4 - 2."""
+    assert varies(of_loads(0.0, 0.01, 0.03, 0.03, 0.0), "stall") == pytest.approx(0.0007)
+    assert varies(of_loads(0.02, 0.0), "stall") == pytest.approx(0.0004)
+    assert varies(of_loads(0.02), "stall") == 0.0
+
+
+@pytest.mark.usefixtures("few")
+def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_that_is_no_drift() -> None:
+    """Stalls hang on how many prompts are longer than the threshold. That of 24 users was off by less in the sweep."""
+    server = Server(policy="partial-prefills", budget=2048, partial=3, long_partial=3, threshold=600, num_seqs=16)
+    model = h100(budget=2048, max_num_seqs=16)
+    settings = msgspec.structs.replace(model.settings, policy="partial-prefills", max_num_partial_prefills=3)
+    model = msgspec.structs.replace(model.with_settings(settings), noise=ModelNoise(step_sigma=0.03))
+    known_loads = reference(model, swept(server, NOISE, 1, (1, 2, 4, 8, 16, 24)), 12)
+    twin = Twin(model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads)
+    same = minute(server, NOISE, 100, of=3)
+    known = null(twin, same, 30)
+    assert not drift(known, same).drifted
+    less = drift(known, minute(replace(server, budget=1024, threshold=300), NOISE, 100, of=3))
+    assert less.drifted
+    assert less.named[0].change.name == "budget"
 
 
 def test_what_cannot_be_checked_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ what replays of an unchanged server themselves reach, whichever is larger.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -102,9 +103,9 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
     drawn = np.array([_traits(Change("", "", model), stages, SEED + i) for i in range(replays)])
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
-    varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    own = error**2 + varies**2 + np.concatenate([_own(stage) for stage in stages]) ** 2
+    between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
+    own = error**2 + between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
@@ -113,23 +114,28 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
         found.append((change, np.mean(some, axis=0)))
     unbounded = Null(mean + still, covariance, tuple(found), 0.0)
     reached = [abs_most(unbounded, one - mean) for one in drawn]
-    share = FALSE_ALARM / (2 * len(found) + 1)
-    bound = max(NormalDist().inv_cdf(1 - share), float(np.quantile(reached, 1 - FALSE_ALARM)))
+    bound = max(bonferroni([change for change, _ in found]), float(np.quantile(reached, 1 - FALSE_ALARM)))
     return unbounded._replace(bound=bound)
+
+
+def bonferroni(looked_for: Sequence[Change]) -> float:
+    """Of a normal deviate: each change is a test, or two where its opposite is looked for, and the rest is one."""
+    tests = 1 + sum(2 if change.both_ways else 1 for change in looked_for)
+    return NormalDist().inv_cdf(1 - FALSE_ALARM / tests)
 
 
 def _own(stage: Stage) -> Array:
     return np.array([OWN_SPREAD[stage.users > 1] if name == "gap spread" else OWN for name in TRAITS])
 
 
-def _varies(reference: Sequence[Reference], at: Reference) -> float:
-    """By how much the twin's own error differs from one set of requests to another: taken to be as much as from a load to
-    the next ones, a standard deviation."""
-    ordered = sorted((one for one in reference if one.figure == at.figure), key=lambda one: one.users)
-    place = ordered.index(at)
-    near = [ordered[i] for i in (place - 1, place + 1) if 0 <= i < len(ordered)]
-    squares = [max(0.0, (one.off - at.off) ** 2 - one.error**2 - at.error**2) / 2 for one in near]
-    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+def varies(reference: Sequence[Reference], figure: str) -> float:
+    """Variance of the difference between the twin's own errors at two sets of requests, squared logarithms: taken to be the
+    mean square of what it differs by from a load of the sweep to the next, over the whole sweep, as the two loads beside one
+    can agree by chance. An estimate from n differences is uncertain itself, so it is n / (n - 2) times as much: the variance
+    of Student's t."""
+    ordered = sorted((one for one in reference if one.figure == figure), key=lambda one: one.users)
+    squares = [(later.off - sooner.off) ** 2 for sooner, later in pairwise(ordered)]
+    return sum(squares) / max(1, len(squares) - 2)
 
 
 def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:
