@@ -16,7 +16,18 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.twin import file
 from locust_llm.twin.commands.drift import drift as command
 from locust_llm.twin.drift.changes import BURST_S, Bursts, Change, changes
-from locust_llm.twin.drift.check import Null, Shift, bonferroni, drift, loads_of, null, reference, shifts, varies
+from locust_llm.twin.drift.check import (
+    Null,
+    Shift,
+    bonferroni,
+    by_requests,
+    drift,
+    loads_of,
+    null,
+    reference,
+    shifts,
+    varies,
+)
 from locust_llm.twin.drift.report import told
 from locust_llm.twin.drift.traits import TRAITS, traits
 from locust_llm.twin.model import Noise as ModelNoise
@@ -189,6 +200,25 @@ def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
     assert varies(of_loads(0.0, 0.01, 0.03, 0.03, 0.0), "stall") == pytest.approx(0.0007)
     assert varies(of_loads(0.02, 0.0), "stall") == pytest.approx(0.0004)
     assert varies(of_loads(0.02), "stall") == 0.0
+
+
+def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
+    """The first token comes after 0.1 s, but after 0.1 e s for every second block of three requests: the logarithms of the
+    blocks' means are 0 and 1 by turns, their standard deviation sqrt(8 x 0.25 / 7), a mean of eight that / sqrt(8)."""
+    alike = [Seen(float(i), (i + 0.1, i + 0.2), 10, 2) for i in range(24)]
+    late = 0.1 * math.e
+    by_turns = [one if i // 3 % 2 else Seen(float(i), (i + late, i + late + 0.1), 10, 2) for i, one in enumerate(alike)]
+    measured, said = Stage(1, 0.0, tuple(by_turns)), Stage(1, 0.0, tuple(alike))
+    error = by_requests(measured, [said, said])
+    assert error[TRAITS.index("ttft short")] == pytest.approx(math.sqrt(8 * 0.25 / 7 / 8))
+    assert error[TRAITS.index("stall")] == pytest.approx(0.0, abs=1e-9)
+    assert by_requests(said, [said])[TRAITS.index("ttft short")] == 0.0
+
+
+def test_a_load_of_one_request_has_traits() -> None:
+    one = Stage(1, 0.0, (Seen(0.0, (0.1,), 10, 1),))
+    assert traits(one)[TRAITS.index("ttft short")] == pytest.approx(math.log(0.1))
+    assert by_requests(one, [one]).tolist() == [0.0] * len(TRAITS)
 
 
 @pytest.mark.usefixtures("few")

@@ -28,6 +28,8 @@ REPLAYS: Final = 200
 """Of an unchanged server."""
 REPLAYS_OF_CHANGE: Final = 12
 REPLAYS_OF_REFERENCE: Final = 40
+BLOCKS: Final = 8
+"""Of the requests of a load: from these to the whole an error is taken to shrink as that of a mean."""
 SHARED: Final = 0.015
 OWN: Final = 0.01
 OWN_SPREAD: Final = (0.1, 0.3)
@@ -70,13 +72,30 @@ def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_R
     found, still = list[Reference](), Change("", "", model)
     for stage in stages:
         if stage.users:
-            drawn = np.array([traits(replayed(still, stage, SEED - 1 - i)) for i in range(replays)])
-            off, error = traits(stage) - drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
+            drawn = [replayed(still, stage, SEED - 1 - i) for i in range(replays)]
+            said = np.array([traits(one) for one in drawn])
+            off = traits(stage) - said.mean(axis=0)
+            error = np.maximum(said.std(axis=0, ddof=1), by_requests(stage, drawn))
             found += [
                 Reference(users=stage.users, figure=name, off=float(off[i]), error=float(error[i]))
                 for i, name in enumerate(TRAITS)
             ]
     return tuple(found)
+
+
+def by_requests(stage: Stage, drawn: Sequence[Stage]) -> Array:
+    """Standard error of what a twin is off by, from block to block of the requests (batch means)."""
+    said = np.mean([[traits(one) for one in _blocks(again)] for again in drawn], axis=0)
+    off = np.array([traits(one) for one in _blocks(stage)]) - said
+    spread: Array = off.std(axis=0, ddof=min(1, len(off) - 1))
+    return spread / math.sqrt(len(off))
+
+
+def _blocks(stage: Stage) -> list[Stage]:
+    """Requests that were sent one after the other."""
+    number = min(BLOCKS, len(stage.requests))
+    ends = [len(stage.requests) * i // number for i in range(number + 1)]
+    return [stage._replace(requests=stage.requests[begin:end]) for begin, end in pairwise(ends)]
 
 
 def loads_of(twin: Twin) -> list[int]:
@@ -105,7 +124,7 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     shared = np.tile(TIMES, len(stages))
     between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
-    own = error**2 + between + np.concatenate([_own(stage) for stage in stages]) ** 2
+    own = 2 * error**2 + between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
@@ -129,10 +148,9 @@ def _own(stage: Stage) -> Array:
 
 
 def varies(reference: Sequence[Reference], figure: str) -> float:
-    """Variance of the difference between the twin's own errors at two sets of requests, squared logarithms: taken to be the
-    mean square of what it differs by from a load of the sweep to the next, over the whole sweep, as the two loads beside one
-    can agree by chance. An estimate from n differences is uncertain itself, so it is n / (n - 2) times as much: the variance
-    of Student's t."""
+    """By how much the twin's own error differs from load to load, a variance of logarithms: the mean square from a load of
+    the sweep to the next, over the whole sweep, as the two loads beside one can agree by chance. An estimate from n
+    differences is uncertain itself, so it is n / (n - 2) times as much: the variance of Student's t."""
     ordered = sorted((one for one in reference if one.figure == figure), key=lambda one: one.users)
     squares = [(later.off - sooner.off) ** 2 for sooner, later in pairwise(ordered)]
     return sum(squares) / max(1, len(squares) - 2)

@@ -31,7 +31,8 @@ LEAST_S: Final = 1e-5
 def traits(stage: Stage) -> Array:
     """In the order of TRAITS."""
     requests = stage.requests
-    gaps = np.maximum(np.concatenate([np.diff(one.token_at) for one in requests]), LEAST_S)
+    gaps = np.concatenate([np.diff(one.token_at) for one in requests])
+    gaps = np.maximum(gaps if gaps.size else [0.0], LEAST_S)
     ttft_s = np.maximum(np.array([one.ttft_s for one in requests]), LEAST_S)
     prompts = np.array([one.prompt_tokens for one in requests])
     long = prompts > np.median(prompts)
