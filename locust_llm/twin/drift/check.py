@@ -1,10 +1,11 @@
 """Check: how far the traits of some loads are from what the twin's server had, and which change explains it.
 
 Both are held against a replay of the same requests on the twin, with its noise: the twin's own error is in both, and
-cancels. What is left is compared with what replays of an unchanged server scatter by. Each change gives a direction in
-which the traits would move; the shift along it, by generalised least squares, is divided by its standard error (the matched
-filter). The largest of these decides, against the bound of a normal distribution for all of them together (Bonferroni), or
-what replays of an unchanged server themselves reach, whichever is larger.
+cancels, as far as it does not hang on the requests; by how much it does is in the covariance. What is left is compared with
+what replays of an unchanged server scatter by. Each change gives a direction in which the traits would move; the shift along
+it, by generalised least squares, is divided by its standard error (the matched filter). The largest of these decides,
+against the bound of a normal distribution for all of them together (Bonferroni), or what replays of an unchanged server
+themselves reach, whichever is larger.
 """
 
 import math
@@ -124,7 +125,8 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     shared = np.tile(TIMES, len(stages))
     between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
-    own = 2 * error**2 + between + np.concatenate([_own(stage) for stage in stages]) ** 2
+    own = 2 * error**2  # of the requests of the sweep, and of those of the minute
+    own += between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
