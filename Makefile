@@ -142,7 +142,7 @@ confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulat
 twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outside of every model: parameters, predictions, intervals
 	PYTHONPATH=tests $(BIN)/python tests/bench/twins.py
 
-bench-drift: $(VENV)/.installed-tests  ## false alarms of twin drift, and what it finds of servers that changed: 300 and 490 minutes, in virtual time
+bench-drift: $(VENV)/.installed-tests  ## false alarms of twin drift, and what it finds of servers that changed: 600 and 490 minutes, in virtual time
 	PYTHONPATH=tests $(BIN)/python tests/bench/drift.py
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time

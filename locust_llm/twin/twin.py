@@ -83,7 +83,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     off: float
     """Logarithm of measured / replayed."""
     error: float
-    """Its standard error, by the twin's noise."""
+    """Its standard error, by the twin's noise or by which requests there were, whichever is larger."""
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):

@@ -160,7 +160,7 @@ def one(number: int, still: int, changed: int) -> tuple[str, list[Found]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--still", type=int, default=50, help="minutes of each unchanged server (default: 50)")
+    parser.add_argument("--still", type=int, default=100, help="minutes of each unchanged server (default: 100)")
     parser.add_argument(
         "--changed", type=int, default=7, help="minutes of each change of each server (default: twice 7)"
     )

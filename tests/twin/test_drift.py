@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from support.probing import Noise, Server
-from support.sweeping import Lengths, chat, stage
+from support.sweeping import Lengths, chat, stage, swept
 from support.twin_folders import swept_folder
 
 from locust_llm.exit_status import ExitStatus
@@ -16,11 +16,23 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.twin import file
 from locust_llm.twin.commands.drift import drift as command
 from locust_llm.twin.drift.changes import BURST_S, Bursts, Change, changes
-from locust_llm.twin.drift.check import Null, Shift, drift, loads_of, null, reference, shifts
+from locust_llm.twin.drift.check import (
+    Null,
+    Shift,
+    bonferroni,
+    by_requests,
+    drift,
+    loads_of,
+    null,
+    reference,
+    shifts,
+    varies,
+)
 from locust_llm.twin.drift.report import told
 from locust_llm.twin.drift.traits import TRAITS, traits
+from locust_llm.twin.model import Noise as ModelNoise
 from locust_llm.twin.seen import Seen, Stage
-from locust_llm.twin.twin import FIGURES, Origin, Ranges, Trust, Twin
+from locust_llm.twin.twin import FIGURES, Origin, Ranges, Reference, Trust, Twin
 
 from .models import h100, plain
 
@@ -29,11 +41,11 @@ NOISE = Noise(steps=0.03, network_s=0.0002)
 USERS = (1, 24)
 
 
-def minute(server: Server, noise: Noise, seed: int) -> list[Stage]:
-    """The lengths of the requests are the same for every seed."""
+def minute(server: Server, noise: Noise, seed: int, of: int = 0) -> list[Stage]:
+    """The lengths of the requests are the same for every seed; ``of``: which ones."""
 
     def lengths(users: int) -> Lengths:
-        own = Random(users)
+        own = Random(1000 * of + users)
         return lambda random: chat(own)
 
     return [stage(server, noise, seed + users, users, lengths(users), count=3 * users + 20) for users in USERS]
@@ -67,6 +79,15 @@ def test_traits_of_two_requests() -> None:
     assert found["ttft long"] == pytest.approx(math.log(0.3))
     assert found["running"] == pytest.approx(math.log(0.09 / 0.37), abs=1e-3)
     assert found["throughput"] == pytest.approx(math.log(7 / 0.37))
+
+
+def test_traits_do_not_hang_on_who_is_the_last_of_those_sent_at_once() -> None:
+    """0.37 s until the last token of the two, 7 tokens."""
+    one = Seen(0.0, (0.1, 0.11, 0.12), 10, 3)
+    two = Seen(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
+    found = traits(Stage(2, 0.0, (two, one)))
+    assert found[TRAITS.index("throughput")] == pytest.approx(math.log(7 / 0.37))
+    assert found == pytest.approx(traits(Stage(2, 0.0, (one, two))))
 
 
 def test_bursts_last_a_third_of_the_time() -> None:
@@ -162,6 +183,59 @@ def test_another_server_by_name_is_said_first(twin: Twin, tmp_path: Path, capsys
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
     assert capsys.readouterr().out.startswith("Another server: simulated 1, and the twin is of simulated 0.")
+
+
+def of_loads(*offs: float) -> tuple[Reference, ...]:
+    return tuple(Reference(users=2**i, figure="stall", off=off, error=0.01) for i, off in enumerate(offs))
+
+
+def test_a_change_is_one_test_and_with_its_opposite_two() -> None:
+    """With the rest four, of 0.25% each: 2.807 standard errors."""
+    both, one = Change("step", "", plain()), Change("budget", "", plain(), both_ways=False)
+    assert bonferroni([both, one]) == pytest.approx(2.807, abs=1e-3)
+
+
+def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
+    """Differences of 0.01, 0.02, 0 and -0.03: the sum of their squares is 0.0014, over 4 - 2."""
+    assert varies(of_loads(0.0, 0.01, 0.03, 0.03, 0.0), "stall") == pytest.approx(0.0007)
+    assert varies(of_loads(0.02, 0.0), "stall") == pytest.approx(0.0004)
+    assert varies(of_loads(0.02), "stall") == 0.0
+
+
+def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
+    """The first token comes after 0.1 s, but after 0.1 e s for every second block of three requests: the logarithms of the
+    blocks' means are 0 and 1 by turns, their standard deviation sqrt(8 x 0.25 / 7), a mean of eight that / sqrt(8)."""
+    alike = [Seen(float(i), (i + 0.1, i + 0.2), 10, 2) for i in range(24)]
+    late = 0.1 * math.e
+    by_turns = [one if i // 3 % 2 else Seen(float(i), (i + late, i + late + 0.1), 10, 2) for i, one in enumerate(alike)]
+    measured, said = Stage(1, 0.0, tuple(by_turns)), Stage(1, 0.0, tuple(alike))
+    error = by_requests(measured, [said, said])
+    assert error[TRAITS.index("ttft short")] == pytest.approx(math.sqrt(8 * 0.25 / 7 / 8))
+    assert error[TRAITS.index("stall")] == pytest.approx(0.0, abs=1e-9)
+    assert by_requests(said, [said])[TRAITS.index("ttft short")] == 0.0
+
+
+def test_a_load_of_one_request_has_traits() -> None:
+    one = Stage(1, 0.0, (Seen(0.0, (0.1,), 10, 1),))
+    assert traits(one)[TRAITS.index("ttft short")] == pytest.approx(math.log(0.1))
+    assert by_requests(one, [one]).tolist() == [0.0] * len(TRAITS)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_that_is_no_drift() -> None:
+    """Stalls hang on how many prompts are longer than the threshold. That of 24 users was off by less in the sweep."""
+    server = Server(policy="partial-prefills", budget=2048, partial=3, long_partial=3, threshold=600, num_seqs=16)
+    model = h100(budget=2048, max_num_seqs=16)
+    settings = msgspec.structs.replace(model.settings, policy="partial-prefills", max_num_partial_prefills=3)
+    model = msgspec.structs.replace(model.with_settings(settings), noise=ModelNoise(step_sigma=0.03))
+    known_loads = reference(model, swept(server, NOISE, 1, (1, 2, 4, 8, 16, 24)), 12)
+    twin = Twin(model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads)
+    same = minute(server, NOISE, 100, of=3)
+    known = null(twin, same, 30)
+    assert not drift(known, same).drifted
+    less = drift(known, minute(replace(server, budget=1024, threshold=300), NOISE, 100, of=3))
+    assert less.drifted
+    assert less.named[0].change.name == "budget"
 
 
 def test_what_cannot_be_checked_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

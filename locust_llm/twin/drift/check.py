@@ -1,14 +1,16 @@
 """Check: how far the traits of some loads are from what the twin's server had, and which change explains it.
 
 Both are held against a replay of the same requests on the twin, with its noise: the twin's own error is in both, and
-cancels. What is left is compared with what replays of an unchanged server scatter by. Each change gives a direction in
-which the traits would move; the shift along it, by generalised least squares, is divided by its standard error (the matched
-filter). The largest of these decides, against the bound of a normal distribution for all of them together (Bonferroni), or
-what replays of an unchanged server themselves reach, whichever is larger.
+cancels, as far as it does not hang on the requests; by how much it does is in the covariance. What is left is compared with
+what replays of an unchanged server scatter by. Each change gives a direction in which the traits would move; the shift along
+it, by generalised least squares, is divided by its standard error (the matched filter). The largest of these decides,
+against the bound of a normal distribution for all of them together (Bonferroni), or what replays of an unchanged server
+themselves reach, whichever is larger.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -27,6 +29,8 @@ REPLAYS: Final = 200
 """Of an unchanged server."""
 REPLAYS_OF_CHANGE: Final = 12
 REPLAYS_OF_REFERENCE: Final = 40
+BLOCKS: Final = 8
+"""Of the requests of a load: from these to the whole an error is taken to shrink as that of a mean."""
 SHARED: Final = 0.015
 OWN: Final = 0.01
 OWN_SPREAD: Final = (0.1, 0.3)
@@ -69,13 +73,30 @@ def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_R
     found, still = list[Reference](), Change("", "", model)
     for stage in stages:
         if stage.users:
-            drawn = np.array([traits(replayed(still, stage, SEED - 1 - i)) for i in range(replays)])
-            off, error = traits(stage) - drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
+            drawn = [replayed(still, stage, SEED - 1 - i) for i in range(replays)]
+            said = np.array([traits(one) for one in drawn])
+            off = traits(stage) - said.mean(axis=0)
+            error = np.maximum(said.std(axis=0, ddof=1), by_requests(stage, drawn))
             found += [
                 Reference(users=stage.users, figure=name, off=float(off[i]), error=float(error[i]))
                 for i, name in enumerate(TRAITS)
             ]
     return tuple(found)
+
+
+def by_requests(stage: Stage, drawn: Sequence[Stage]) -> Array:
+    """Standard error of what a twin is off by, from block to block of the requests (batch means)."""
+    said = np.mean([[traits(one) for one in _blocks(again)] for again in drawn], axis=0)
+    off = np.array([traits(one) for one in _blocks(stage)]) - said
+    spread: Array = off.std(axis=0, ddof=min(1, len(off) - 1))
+    return spread / math.sqrt(len(off))
+
+
+def _blocks(stage: Stage) -> list[Stage]:
+    """Requests that were sent one after the other."""
+    number = min(BLOCKS, len(stage.requests))
+    ends = [len(stage.requests) * i // number for i in range(number + 1)]
+    return [stage._replace(requests=stage.requests[begin:end]) for begin, end in pairwise(ends)]
 
 
 def loads_of(twin: Twin) -> list[int]:
@@ -102,9 +123,10 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
     drawn = np.array([_traits(Change("", "", model), stages, SEED + i) for i in range(replays)])
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
-    varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    own = error**2 + varies**2 + np.concatenate([_own(stage) for stage in stages]) ** 2
+    between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
+    own = 2 * error**2  # of the requests of the sweep, and of those of the minute
+    own += between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
@@ -113,23 +135,27 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
         found.append((change, np.mean(some, axis=0)))
     unbounded = Null(mean + still, covariance, tuple(found), 0.0)
     reached = [abs_most(unbounded, one - mean) for one in drawn]
-    share = FALSE_ALARM / (2 * len(found) + 1)
-    bound = max(NormalDist().inv_cdf(1 - share), float(np.quantile(reached, 1 - FALSE_ALARM)))
+    bound = max(bonferroni([change for change, _ in found]), float(np.quantile(reached, 1 - FALSE_ALARM)))
     return unbounded._replace(bound=bound)
+
+
+def bonferroni(looked_for: Sequence[Change]) -> float:
+    """Of a normal deviate: each change is a test, or two where its opposite is looked for, and the rest is one."""
+    tests = 1 + sum(2 if change.both_ways else 1 for change in looked_for)
+    return NormalDist().inv_cdf(1 - FALSE_ALARM / tests)
 
 
 def _own(stage: Stage) -> Array:
     return np.array([OWN_SPREAD[stage.users > 1] if name == "gap spread" else OWN for name in TRAITS])
 
 
-def _varies(reference: Sequence[Reference], at: Reference) -> float:
-    """By how much the twin's own error differs from one set of requests to another: taken to be as much as from a load to
-    the next ones, a standard deviation."""
-    ordered = sorted((one for one in reference if one.figure == at.figure), key=lambda one: one.users)
-    place = ordered.index(at)
-    near = [ordered[i] for i in (place - 1, place + 1) if 0 <= i < len(ordered)]
-    squares = [max(0.0, (one.off - at.off) ** 2 - one.error**2 - at.error**2) / 2 for one in near]
-    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+def varies(reference: Sequence[Reference], figure: str) -> float:
+    """By how much the twin's own error differs from load to load, a variance of logarithms: the mean square from a load of
+    the sweep to the next, over the whole sweep, as the two loads beside one can agree by chance. An estimate from n
+    differences is uncertain itself, so it is n / (n - 2) times as much: the variance of Student's t."""
+    ordered = sorted((one for one in reference if one.figure == figure), key=lambda one: one.users)
+    squares = [(later.off - sooner.off) ** 2 for sooner, later in pairwise(ordered)]
+    return sum(squares) / max(1, len(squares) - 2)
 
 
 def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:

@@ -31,11 +31,13 @@ LEAST_S: Final = 1e-5
 def traits(stage: Stage) -> Array:
     """In the order of TRAITS."""
     requests = stage.requests
-    gaps = np.maximum(np.concatenate([np.diff(one.token_at) for one in requests]), LEAST_S)
+    gaps = np.concatenate([np.diff(one.token_at) for one in requests])
+    gaps = np.maximum(gaps if gaps.size else [0.0], LEAST_S)
     ttft_s = np.maximum(np.array([one.ttft_s for one in requests]), LEAST_S)
     prompts = np.array([one.prompt_tokens for one in requests])
     long = prompts > np.median(prompts)
-    span_s = max(requests[-1].token_at[-1] - requests[0].sent_at, LEAST_S)
+    # not the end of the last in the list: of those sent at one moment any may be the last
+    span_s = max(max(one.token_at[-1] for one in requests) - requests[0].sent_at, LEAST_S)
     low, usual, high, most = np.percentile(gaps, (10, 20, 40, 99))
     values = [
         np.log(usual),
