@@ -55,7 +55,7 @@ def take(reader: Any, fd: int) -> tuple[list[int], list[int], list[bytes], int, 
 def told(reader: Any, fd: int, within_s: float = 5.0) -> bool:
     until = time.monotonic() + within_s
     while (left := until - time.monotonic()) > 0:
-        if select.select([reader.bell], [], [], left)[0] and fd in due(reader):
+        if select.select([reader.event_fd], [], [], left)[0] and fd in due(reader):
             return True
     return False
 
@@ -210,18 +210,18 @@ def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
     assert not told(reader, fd, 0.03)
 
 
-def test_the_bell_rings_until_all_was_given_and_again_for_what_comes_then(reader: Any, pair: Any) -> None:
+def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_then(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
     reader.add(fd, 0, False, None)
     for number in range(2):
         sender.sendall(b"x")
         arrived(reader, number + 1)
-        assert select.select([reader.bell], [], [], 5)[0]
+        assert select.select([reader.event_fd], [], [], 5)[0]
         assert reader.next() == fd
-        assert select.select([reader.bell], [], [], 0)[0]  # it is not known yet that it was the last
+        assert select.select([reader.event_fd], [], [], 0)[0]  # it is not known yet that it was the last
         assert reader.next() == -1
-        assert not select.select([reader.bell], [], [], 0)[0]
+        assert not select.select([reader.event_fd], [], [], 0)[0]
 
 
 def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:

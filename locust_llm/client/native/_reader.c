@@ -3,7 +3,7 @@
  *
  * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
  * has a lock, held for one read or one take. A stream that Python shall look into is put on one of two queues: at once
- * (the first bytes, the end), or within a while (TLS, of which nobody here can tell what came). Lock order: stream, queue.
+ * (the first bytes, the end), or within a while (what may be the end, or is still encrypted). Lock order: stream, queue.
  * The table of streams is used under Python's lock alone; the thread knows a stream by its epoll event, so one that was
  * removed lives on until the thread has begun its next round.
  */
@@ -70,7 +70,7 @@ typedef struct {
     PyObject_HEAD
     pid_t pid;
     int epoll, wake;
-    int bell;                /* an eventfd, readable while next() has a stream to give */
+    int event_fd;            /* readable while next() has a stream to give */
     bool running;
     pthread_t thread;
     Stream **streams;        /* by descriptor */
@@ -78,7 +78,7 @@ typedef struct {
     pthread_mutex_t lock;    /* of all from here to `failure` */
     Queue queues[QUEUES];
     Stream *removed;
-    bool rung;
+    bool notified;
     int failure;             /* errno of what ended the thread */
     atomic_bool stop, unstamped;
     atomic_int open, awaited;
@@ -110,10 +110,10 @@ static int64_t wall_minus_monotonic_ns(void) {
 /* -- the queues ---------------------------------------------------------------------------------------------------------- */
 
 /* Under the queues' lock. */
-static void ring(Reader *reader) {
-    if (!reader->rung) {
-        reader->rung = true;
-        eventfd_write(reader->bell, 1);
+static void notify(Reader *reader) {
+    if (!reader->notified) {
+        reader->notified = true;
+        eventfd_write(reader->event_fd, 1);
     }
 }
 
@@ -130,7 +130,7 @@ static void enqueue(Reader *reader, Stream *stream, int which, int64_t due_ns) {
             queue->last->next[which] = stream;
         queue->last = stream;
         if (which == AT_ONCE)
-            ring(reader);
+            notify(reader);
     }
     pthread_mutex_unlock(&reader->lock);
 }
@@ -173,13 +173,13 @@ static void free_removed(Reader *reader) {
     }
 }
 
-/* Rings where something of LATER is due. Gives the ms until more of it is; -1: never. */
+/* Notifies of what is due of LATER. Gives the ms until more of it is; -1: never. */
 static int later_ms(Reader *reader) {
     int64_t now = now_ns(CLOCK_MONOTONIC);
     pthread_mutex_lock(&reader->lock);
     Stream *stream = reader->queues[LATER].first;
     for (; stream != NULL && stream->due_ns[LATER] <= now; stream = stream->next[LATER])
-        ring(reader);
+        notify(reader);
     int ms = stream == NULL ? -1 : (stream->due_ns[LATER] - now) / 1000000 + 1;
     pthread_mutex_unlock(&reader->lock);
     return ms;
@@ -388,7 +388,7 @@ static void *run(void *argument) {
     }
     pthread_mutex_lock(&reader->lock);
     reader->failure = failure;
-    ring(reader);
+    notify(reader);
     pthread_mutex_unlock(&reader->lock);
     return NULL;
 }
@@ -583,16 +583,16 @@ static PyObject *sweep(Reader *reader, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The next stream to look into, NULL if there is none; the bell is silent when it was the last. */
+/* The next stream to look into, NULL if there is none; event_fd is not readable any more when it was the last. */
 static Stream *next_due(Reader *reader) {
     int64_t now = now_ns(CLOCK_MONOTONIC);
     for (int which = 0; which < QUEUES; which++)
         for (Stream *stream; (stream = dequeue(reader, which, now)) != NULL; bury(reader, stream))
             if (!stream->removed)
                 return stream;
-    eventfd_t rings;
-    eventfd_read(reader->bell, &rings);
-    reader->rung = false;
+    eventfd_t count;
+    eventfd_read(reader->event_fd, &count);
+    reader->notified = false;
     return NULL;
 }
 
@@ -624,8 +624,8 @@ static PyObject *stop(Reader *reader, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *get_bell(Reader *reader, void *Py_UNUSED(closure)) {
-    return PyLong_FromLong(reader->bell);
+static PyObject *get_event_fd(Reader *reader, void *Py_UNUSED(closure)) {
+    return PyLong_FromLong(reader->event_fd);
 }
 
 static PyObject *get_reads(Reader *reader, void *Py_UNUSED(closure)) {
@@ -643,8 +643,8 @@ static bool started(Reader *reader) {
     struct epoll_event event = {.events = EPOLLIN};
     reader->epoll = epoll_create1(EPOLL_CLOEXEC);
     reader->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    reader->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (reader->epoll < 0 || reader->wake < 0 || reader->bell < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
+    reader->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (reader->epoll < 0 || reader->wake < 0 || reader->event_fd < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
         return false;
     sigset_t all, before;  /* signals are for the thread that Python expects them in */
     sigfillset(&all);
@@ -660,7 +660,7 @@ static PyObject *new_reader(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObj
     if (reader == NULL)
         return NULL;
     reader->pid = getpid();
-    reader->epoll = reader->wake = reader->bell = -1;
+    reader->epoll = reader->wake = reader->event_fd = -1;
     reader->nap_ns = SHORT_NAP_NS;
     reader->nap_due = NAP_READS;
     if (!started(reader)) {
@@ -684,12 +684,10 @@ static void free_reader(Reader *reader) {
         free_removed(reader);
     }
     free(reader->streams);
-    if (reader->epoll >= 0)
-        close(reader->epoll);
-    if (reader->wake >= 0)
-        close(reader->wake);
-    if (reader->bell >= 0)
-        close(reader->bell);
+    int fds[] = {reader->epoll, reader->wake, reader->event_fd};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(reader);
     Py_DECREF(type);
@@ -711,7 +709,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef attributes[] = {
     {"reads", (getter)get_reads, NULL, NULL, NULL},
     {"behind_ns", (getter)get_behind_ns, NULL, NULL, NULL},
-    {"bell", (getter)get_bell, NULL, NULL, NULL},
+    {"event_fd", (getter)get_event_fd, NULL, NULL, NULL},
     {NULL},
 };
 

@@ -24,7 +24,7 @@ class Reader:
     behind_ns: int
     """How long what was read last had lain in the kernel; 0 when all there was has been read."""
 
-    bell: int
+    event_fd: int
     """A descriptor, readable while ``next`` has a stream."""
 
     def add(self, fd: int, sent_ns: int, awaited: bool, opener: Opener | None, /) -> None:

@@ -42,8 +42,8 @@ class NativeReader(StreamReader):
         assert Reader is not None
         self._native = Reader()
         loop = gevent.get_hub().loop
-        self._bell = loop.io(self._native.bell, 1, ref=False)  # 1: to read
-        self._bell.start(self._run, self._look_into_due)
+        self._due = loop.io(self._native.event_fd, 1, ref=False)  # 1: to read
+        self._due.start(self._run, self._look_into_due)
         self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
         self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._waiting: set[OpenStream] = set()
@@ -83,12 +83,12 @@ class NativeReader(StreamReader):
             gevent.get_hub().handle_error(self, *sys.exc_info())
 
     def stop(self) -> None:
-        self._bell.stop()
+        self._due.stop()
         self._sweeper.stop()
         self._native.stop()
 
     def _look_into_due(self) -> None:
-        """The bell rings on while there are more."""
+        """The loop comes back while there are more."""
         for _ in range(LOOKS):
             fd = self._native.next()
             if fd < 0:
