@@ -16,8 +16,8 @@ from gevent import Timeout
 
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
+from .route.tls import TLS
 from .syscalls import quiet
-from .tls import TLS
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0

@@ -3,7 +3,7 @@
 import os
 
 from . import native
-from .native.reader import NativeReader
+from .native_reader import NativeReader
 from .reader import StreamReader
 
 kind: type[StreamReader] = StreamReader if native.Reader is None else NativeReader

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from locust_llm.client import native, process_reader
-from locust_llm.client.native.reader import NativeReader
+from locust_llm.client.native_reader import NativeReader
 from locust_llm.client.reader import StreamReader
 
 

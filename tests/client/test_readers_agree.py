@@ -18,7 +18,7 @@ from support.tls_pair import Pair, pair
 
 from locust_llm.client import native
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.native.reader import NativeReader
+from locust_llm.client.native_reader import NativeReader
 from locust_llm.client.reader import StreamReader
 from locust_llm.client.response import Response
 

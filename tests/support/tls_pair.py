@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from locust_llm.client.tls import TLS
+from locust_llm.client.route.tls import TLS
 
 
 class Pair(NamedTuple):

@@ -1,5 +1,5 @@
 /* The thread of the native reader: it waits on all streaming sockets and keeps what came with the kernel's stamps, without
- * Python's lock. What reader.py is in Python, whose rules it follows; native/reader.py is the other side.
+ * Python's lock. What reader.py is in Python, whose rules it follows; client/native_reader.py is the other side.
  *
  * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
  * has a lock, held for one read or one take. A stream that Python shall look into is put on one of two queues: at once

@@ -1,4 +1,5 @@
-"""Route: which way a connection takes: through which proxy (proxy.py), from which address of this machine (source.py).
+"""Route: which way a connection takes: through which proxy (proxy.py), from which address of this machine (source.py), and its
+TLS layer (tls.py).
 
-May use: core.
+May use: core, client/native.
 """

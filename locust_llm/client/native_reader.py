@@ -21,7 +21,7 @@ from locust_llm.client.open_stream import OpenStream
 from locust_llm.client.reader import SWEEP_S, StreamReader
 from locust_llm.client.response import DECODE_BYTES, QUIET_NS, WAITED_NS, describe
 
-from . import Reader, plain_events
+from .native import Reader, plain_events
 
 PATIENCE_NS: Final = 4_000_000
 """How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""

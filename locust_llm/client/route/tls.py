@@ -5,10 +5,10 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .native.secret import log_secrets, opener
+from locust_llm.client.native.secret import log_secrets, opener
 
 if TYPE_CHECKING:
-    from .native._reader import Opener
+    from locust_llm.client.native._reader import Opener
 
 RECORD_BYTES: Final = 16_384
 """Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""

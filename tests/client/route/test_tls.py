@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from support.tls_pair import pair
 
 from locust_llm.client import native
-from locust_llm.client import tls as layer
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.native import secret
+from locust_llm.client.route import tls as layer
 
 SUITES: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 
