@@ -77,7 +77,6 @@ class StreamReader:
     """One a process, see process_reader.py. Its thread starts with it, so it is made after any fork."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.failure = ""
         """Why the thread died; empty while it lives."""
         self._open: set[OpenStream] = set()

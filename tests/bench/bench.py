@@ -16,9 +16,9 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from c_client import floor
 from events import OTHERS
 from events import options as events_of
-from floor import floor
 from goals import FIGURES, Off, goals_met, offs, rule_kept
 from load import Load, load
 from numpy.typing import NDArray

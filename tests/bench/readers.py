@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 from bench import Row, machine, measure
-from floor import Floor, floor
+from c_client import Floor, floor
 from tabulate import tabulate
 from truth import build
 

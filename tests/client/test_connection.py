@@ -34,7 +34,7 @@ def _no_socket_is_left() -> Iterator[None]:
 
 
 def _files() -> list[str]:
-    """The key log stays open, see secret.py."""
+    """The key log stays open, see key_log.py."""
     with os.scandir("/proc/self/fd") as files:
         return [file.name for file in files if "memfd:locust-llm" not in _target(file.path)]
 

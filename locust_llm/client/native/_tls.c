@@ -1,7 +1,7 @@
 /* The reading side of a TLS 1.3 connection, after its handshake: records in, plain bytes out (RFC 8446, 5.2 and 7).
  *
  * Python's ssl makes the handshake, with all of its policy, and goes on to write; it tells the secret of what the server
- * sends (see secret.py). The ciphers are libcrypto's, looked up when the first secret comes: nothing of it is needed to
+ * sends (see key_log.py). The ciphers are libcrypto's, looked up when the first secret comes: nothing of it is needed to
  * compile or to install, and its version need not be that of Python's ssl.
  */
 #define _GNU_SOURCE

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from locust_llm.client.native.secret import log_secrets, opener
+from locust_llm.client.native.key_log import log_secrets, opener
 
 if TYPE_CHECKING:
     from locust_llm.client.native._reader import Opener

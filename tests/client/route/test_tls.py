@@ -18,7 +18,7 @@ from support.tls_pair import pair
 
 from locust_llm.client import native
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.native import secret
+from locust_llm.client.native import key_log
 from locust_llm.client.route import tls as layer
 
 SUITES: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
@@ -137,11 +137,11 @@ def test_other_suites_and_secrets_are_refused() -> None:
 @needs_native
 def test_the_log_is_emptied_and_a_key_log_of_the_environment_is_left_alone(certificate: Path, tmp_path: Path) -> None:
     assert pair(certificate).client.opener is not None
-    assert secret._log is not None
-    assert os.fstat(secret._log[1]).st_size == 0
+    assert key_log._log is not None
+    assert os.fstat(key_log._log[1]).st_size == 0
     context = ssl.create_default_context(cafile=str(certificate))
     context.keylog_filename = str(tmp_path / "keys")
-    secret.log_secrets(context)
+    key_log.log_secrets(context)
     assert context.keylog_filename == str(tmp_path / "keys")
 
 
@@ -149,11 +149,11 @@ def test_the_log_is_emptied_and_a_key_log_of_the_environment_is_left_alone(certi
 def test_each_process_has_a_log_of_its_own(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child has the contexts of its parent."""
     context = ssl.create_default_context(cafile=str(certificate))
-    secret.log_secrets(context)
+    key_log.log_secrets(context)
     first = context.keylog_filename
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    monkeypatch.setattr(secret, "_log", secret._log)
-    secret.log_secrets(context)
+    monkeypatch.setattr(key_log, "_log", key_log._log)
+    key_log.log_secrets(context)
     assert context.keylog_filename != first
 
 
