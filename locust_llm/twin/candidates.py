@@ -7,6 +7,7 @@ from typing import Final
 from locust_llm.probe.diagnosis import CHUNKED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
 
 from .model import Settings
+from .twin import Origin
 
 TRIED_BUDGETS: Final = 9
 """Evenly over the range of the diagnosis, beside round ones."""
@@ -17,16 +18,19 @@ WIDER: Final = (1, 2, 4, 8, 16)
 """Budgets of servers that compute whole prompts, in longest prompts of the probe."""
 
 
-def candidates(said: Diagnosis, longest: int, slots: int | None = None) -> list[Settings]:
-    """``longest``: tokens of the longest prompt seen. ``slots``: of llama.cpp, see Origin. Empty: the simulator has none, or
+def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[Settings]:  # noqa: B008
+    """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty: the simulator has none, or
     the probe cannot tell."""
-    return list(_candidates(said, longest + 1, slots))
+    return list(_candidates(said, longest + 1, origin))
 
 
-def _candidates(said: Diagnosis, widest: int, slots: int | None) -> Iterator[Settings]:
-    if said.name == CHUNKED and said.budget is not None and slots:
+def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Settings]:
+    if said.name == CHUNKED and said.budget is not None and origin.slots:
         for budget in budgets(said.budget[0], said.budget[2]):
-            yield Settings(policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=slots)
+            yield Settings(
+                policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=origin.slots,
+                common_prefix_tokens=origin.common_prefix_tokens,
+            )  # fmt: skip
     elif said.name == STATIC:
         yield from (Settings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
     elif said.name == PREFILL_FIRST:

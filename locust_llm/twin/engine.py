@@ -53,6 +53,7 @@ def _config(settings: Settings) -> Config:
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         max_num_partial_prefills=settings.max_num_partial_prefills,
         max_long_partial_prefills=settings.max_num_partial_prefills,
+        common_prefix_tokens=settings.common_prefix_tokens,
     )
 
 

@@ -35,7 +35,7 @@ def fit(
         )
     used, out = held_out(stages)
     measured = ranges(episodes, stages)
-    found = fit_model(said, episodes, used, slots=origin.slots, on_progress=on_progress)
+    found = fit_model(said, episodes, used, origin, on_progress=on_progress)
     checks = check([drawn(found.model, draw) for draw in found.draws], out)
     return Twin(
         model=found.model,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from statistics import median_low
 from typing import Final, NamedTuple
 
 import msgspec
@@ -144,7 +145,8 @@ def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
     run = probe.run
     made = ", ".join(f"{name} {run.versions[name]}" for name in ("locust-llm", "python") if name in run.versions)
     return Origin(
-        host=run.settings.host, model=run.model, server=run.server, slots=_slots(run), made_with=made,
+        host=run.settings.host, model=run.model, server=run.server, slots=_slots(run),
+        common_prefix_tokens=_common_prefix(probe.results), made_with=made,
         folders=tuple(str(one.path) for one in (probe, *others)),
     )  # fmt: skip
 
@@ -153,6 +155,11 @@ def _slots(run: Run) -> int | None:
     """See Origin."""
     told = run.server_flags.get("total_slots", "")
     return int(told) if run.server.startswith("llama.cpp") and told.isdecimal() and 0 < int(told) < 1 << 20 else None
+
+
+def _common_prefix(results: Sequence[ProbeResult]) -> int:
+    """Tokens that a cache had of prompts that were new: those that all begin with."""
+    return int(median_low([one.cached_tokens for one in results if one.cached_tokens] or [0]))
 
 
 # -- loads of a folder ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """None: not seen, so not known; predictions beyond the loads of the fit say so."""
     kv_tokens: int | None = None
     """Tokens in the KV cache; None: not seen."""
+    common_prefix_tokens: int = 0
+    """What all prompts begin with (a chat template): llama.cpp chooses slots by it."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from .model import Cost, Model, Settings
 from .noise import noise
 from .replay import as_replayed, replay_episodes
 from .seen import Episode, Stage
-from .twin import Draw
+from .twin import Draw, Origin
 
 MAX_OFF: Final = 1.0
 """A logarithm of said / measured counts at most so much in the score of a candidate."""
@@ -128,12 +128,12 @@ class ModelFit(NamedTuple):
 
 
 def fit_model(
-    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], *, slots: int | None = None,
-    num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done, most: None,
+    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], origin: Origin = Origin(),  # noqa: B008
+    *, num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done, most: None,
 ) -> ModelFit:  # fmt: skip
-    """``slots``: of llama.cpp, see Origin. Raises ValueError of one sentence where the simulator has no such scheduler."""
+    """Raises ValueError of one sentence where the simulator has no such scheduler."""
     longest = max((one.prompt_tokens for episode in episodes for one in episode.requests), default=0)
-    among = candidates(said, longest, slots)
+    among = candidates(said, longest, origin)
     if not among:
         raise ValueError(f"the simulator has no scheduler for a server that the probe calls {said.name!r}")
     scores = choose(among, _begin(episodes), episodes, on_progress)

@@ -22,7 +22,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """Name and version, as far as it says."""
     slots: int | None = None
-    """How many requests it takes at a time, where it is llama.cpp and says so (``--parallel``)."""
+    """How many requests it takes at a time, where it is llama.cpp and says so (``--parallel``),"""
+    common_prefix_tokens: int = 0
+    """and with how many tokens all prompts begin, as its cache had them."""
     fitted_on: str = ""
     """A date, ISO 8601."""
     made_with: str = ""

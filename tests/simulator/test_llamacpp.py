@@ -29,6 +29,35 @@ def test_who_came_first_gets_the_slot_that_was_free_for_longest():
     assert step(s) == ({c: 5, b: 5}, {c})
 
 
+def test_a_prompt_goes_where_the_last_one_began_alike():
+    s = make("llama.cpp", budget=100, seqs=3)
+    a, b = added(s, Sequence(32, 1, block_keys=(1, 2)), Sequence(32, 1, block_keys=(3, 4)))
+    assert step(s) == ({a: 32, b: 32}, {a, b})
+    c, d, e = added(
+        s,
+        Sequence(64, 1, block_keys=(3, 4, 5, 6)),  # half of it is in the slot of b
+        Sequence(170, 1, block_keys=(1, *range(10, 19))),  # not a tenth: the third slot, which nobody had
+        Sequence(64, 1, block_keys=(1, 2, 7, 8)),
+    )
+    assert step(s) == ({e: 64, c: 36}, {e})
+    assert step(s) == ({c: 28, d: 72}, {c})
+
+
+def test_short_prompts_have_what_all_begin_with_in_the_first_free_slot():
+    s = make("llama.cpp", budget=10, seqs=3, common_prefix_tokens=2)
+    a, b, c = added(s, Sequence(2, 1), Sequence(2, 3), Sequence(2, 1))
+    assert step(s) == ({a: 2, b: 2, c: 2}, {a, b, c})
+    (d,) = added(s, Sequence(19, 1))
+    assert step(s) == ({b: 1, d: 9}, {b})  # in the first slot
+    assert step(s) == ({b: 1, d: 9}, {b})
+    assert step(s) == ({d: 1}, {d})
+    (e,) = added(s, Sequence(20, 1))  # a tenth and no more: in the third, which was free for longest
+    assert step(s) == ({e: 10}, set())
+    (f,) = added(s, Sequence(4, 1))  # in the first, though the second was free for longer
+    assert step(s) == ({f: 4, e: 6}, {f})
+    assert s.policy.slots == [f, None, e]
+
+
 def test_who_has_a_slot_has_room_to_the_end():
     s = make("llama.cpp", budget=100, kv_tokens=64)  # 4 blocks
     a, b = added(s, Sequence(16, 17), Sequence(16, 2))  # 3 blocks at the end of a, 2 for b

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from locust_llm.probe.diagnosis import CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, Diagnosis
 from locust_llm.twin.candidates import budgets, candidates
+from locust_llm.twin.twin import Origin
 
 
 def test_a_budget_is_tried_over_its_range_with_the_round_ones() -> None:
@@ -28,8 +29,9 @@ def test_whole_prompts_fit_into_every_budget_that_is_tried() -> None:
 
 
 def test_slots_that_a_server_tells_are_those_of_llamacpp() -> None:
-    tried = candidates(Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1), 30_000, slots=8)
-    assert {(one.policy, one.max_num_seqs) for one in tried} == {("llama.cpp", 8)}
+    said = Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1)
+    tried = candidates(said, 30_000, Origin(slots=8, common_prefix_tokens=12))
+    assert {(one.policy, one.max_num_seqs, one.common_prefix_tokens) for one in tried} == {("llama.cpp", 8, 12)}
     assert 1024 in [one.max_num_batched_tokens for one in tried]
 
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from .cost import BLOCK_SIZE
 from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence, Status, num_blocks_for
 
+SIMILARITY: Final = 0.1
+"""Its --slot-prompt-similarity, as it is unless set."""
+
 
 class LlamaCpp(Stateful):
-    """tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at 001d906a6d86. Who came first gets the slot
-    that was free for longest, of --parallel (here max_num_seqs). A step is one token for each slot that generates, then
-    prompts in the order of the slots, not of arrival, until it has --batch-size tokens (here max_num_batched_tokens). Nobody
-    is preempted.
+    """tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at 001d906a6d86. Who came first gets, of
+    --parallel slots (here max_num_seqs), the free one whose last text begins most like the prompt, if that is more than a
+    tenth of it, else the one that was free for longest. A step is one token for each slot that generates, then prompts in
+    the order of the slots, not of arrival, until it has --batch-size tokens (here max_num_batched_tokens). Nobody is
+    preempted.
 
-    Left out: the slot with the most similar prompt is not preferred, and the cache is that of all slots; contexts of equal
-    size (here a request waits until there is room to its end); the passes of --ubatch-size, which read the weights anew.
+    Left out: the cache is that of all slots; contexts of equal size (here a request waits until there is room to its end);
+    the passes of --ubatch-size, which read the weights anew.
     """
 
     def __init__(self) -> None:
         self.slots: list[Sequence | None] = []
         self._free: list[int] = []  # the one that was free for longest first
+        self._last: dict[int, Sequence] = {}  # who had a slot
 
     def __call__(self, scheduler: Scheduler) -> Batch:
         self._assign(scheduler)
@@ -61,7 +69,27 @@ class LlamaCpp(Stateful):
             room -= _most_blocks(sequence)
             if room < 0 or not self._free:
                 break
-            self.slots[self._free.pop(0)] = sequence
+            number = self._chosen(sequence, scheduler.config.common_prefix_tokens)
+            self._free.remove(number)
+            self.slots[number] = self._last[number] = sequence
+
+    def _chosen(self, sequence: Sequence, common_prefix_tokens: int) -> int:
+        most, chosen = SIMILARITY * sequence.num_prompt_tokens, self._free[0]
+        for number in sorted(self._free):
+            last = self._last.get(number)
+            if last is not None and (alike := max(common_prefix_tokens, _num_alike(sequence, last))) > most:
+                most, chosen = alike, number
+        return chosen
+
+
+def _num_alike(one: Sequence, other: Sequence) -> int:
+    """Tokens that both begin with, in whole blocks."""
+    equal = 0
+    for key, last in zip(one.block_keys, other.block_keys, strict=False):
+        if key != last:
+            break
+        equal += 1
+    return equal * BLOCK_SIZE
 
 
 def _most_blocks(sequence: Sequence) -> int:

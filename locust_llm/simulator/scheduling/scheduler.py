@@ -17,7 +17,8 @@ from .waiting import Fair, Priority, Waiting, queue
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share of the blocks that must be
-    left free when a sequence is admitted beside others."""
+    left free when a sequence is admitted beside others. common_prefix_tokens: what all prompts begin with, where blocks have
+    no keys that tell."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -30,6 +31,7 @@ class Config:
     watermark: float = 0.0
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1
+    common_prefix_tokens: int = 0
 
 
 @dataclass(slots=True)
