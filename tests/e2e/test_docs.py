@@ -264,6 +264,13 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+def test_targets_of_make_that_pages_name_exist() -> None:
+    targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ": " in line}
+    named = {name for page in PAGES for name in re.findall(r"`make ([a-z-]+)`", page.read_text())}
+    assert named
+    assert named <= targets
+
+
 @pytest.mark.parametrize("maker", ["generate_options", "generate_scenarios"])
 def test_a_page_that_is_made_is_up_to_date(maker: str) -> None:
     spec = importlib.util.spec_from_file_location(maker, ROOT / "docs" / f"{maker}.py")

@@ -9,8 +9,9 @@ from locust_llm.report.document.blocks import Block, Heading, Headline, Table, T
 from ..answers import Answer, against, answer
 from ..figures import IN_FLIGHT
 from ..twin import VERDICTS
+from ..whatif.errors import error_of
 from ..whatif.judged import figure_of
-from ..whatif.rows import THROUGHPUT, Row, error_of
+from ..whatif.rows import THROUGHPUT, Row
 from ..whatif.text import title, told
 from .cost import MONTH_H
 from .planned import SHARES, Plan

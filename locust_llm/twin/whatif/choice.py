@@ -9,8 +9,9 @@ from locust_llm.slo.grammar import Rule
 from ..answers import WIDTH, against, uncertain
 from ..figures import REQUESTS_PER_S
 from ..loads import Load
+from .errors import error_of
 from .judged import MET, OPEN, figure_of
-from .rows import THROUGHPUT, WAIT, Row, error_of, foremost
+from .rows import THROUGHPUT, WAIT, Row, foremost
 
 REQUESTS: Final = 500
 """Of a run that is to decide,"""
@@ -74,7 +75,8 @@ def _apart(one: Row, other: Row, figure: str, errors: Mapping[str, float]) -> tu
     if not logs:
         return 0.0, 0.0
     difference = sum(logs) / len(logs)
-    error = math.sqrt(uncertain(logs) + error_of(figure, errors) ** 2)
+    differ = one.case.asked.settings != other.case.asked.settings
+    error = math.sqrt(uncertain(logs) + error_of(figure, errors, other_settings=differ) ** 2)
     return math.expm1(difference), abs(difference) / error if error else math.inf if difference else 0.0
 
 

@@ -29,7 +29,9 @@ NONE: Final = "none"
 POLICY: Final = "policy"
 WITHOUT: Final = {"max_num_seqs": None, "kv_tokens": None, "long_prefill_token_threshold": 0}
 """What ``none`` means, where a setting can be without a limit."""
-FIELDS: Final = {name.replace("_", "-"): name for name in Settings.__struct_fields__}
+OF_THE_WORK: Final = "common_prefix_tokens"
+"""A setting that is not the server's."""
+FIELDS: Final = {name.replace("_", "-"): name for name in Settings.__struct_fields__ if name != OF_THE_WORK}
 KEYS: Final = (*FIELDS, PREFILL)
 Value = float | str | None
 """None: ``none``."""

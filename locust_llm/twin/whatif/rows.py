@@ -10,6 +10,7 @@ from ..figures import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from ..loads import Lengths
 from ..model import Model
 from ..twin import SHAPE, Twin
+from .errors import error_of
 from .grid import Case, as_fitted
 from .judged import MET, NOT_MET, OPEN, falls_behind, figure_of, status
 from .limits import beyond_lengths, beyond_load, beyond_settings, unknown
@@ -63,14 +64,6 @@ def wanted(rules: Sequence[Rule]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*map(figure_of, rules), *DEFAULT, *OF_FLOW)))
 
 
-def error_of(figure: str, errors: Mapping[str, float]) -> float:
-    """Of the model itself, beyond the uncertainty of the fit: of another percentile the largest of its metric, of another
-    metric the largest of all."""
-    metric = figure.partition(" ")[0].removesuffix("_from_due")
-    same = [error for name, error in errors.items() if name.partition(" ")[0] == metric]
-    return errors.get(figure, max(same or errors.values(), default=0.0))
-
-
 class Asker(NamedTuple):
     """What all rows share."""
 
@@ -121,11 +114,13 @@ class Asker(NamedTuple):
     ) -> Row:
         twin, asked = self.twin, case.asked
         width = ROUGH_WIDTH if models == ROUGH else WIDTH
-        absolute = {name: answer(one, error_of(name, twin.trust.errors), width) for name, one in logs.items()}
+        other = asked.settings is not None
+        errors = {name: error_of(name, twin.trust.errors, other_settings=other) for name in logs}
+        absolute = {name: answer(one, errors[name], width) for name, one in logs.items()}
         relative = absolute
         if self.shape and fitted is not None:
             relative = {
-                name: answer(against(one, fitted[name]), error_of(name, twin.trust.errors), width)
+                name: answer(against(one, fitted[name]), errors[name], width)
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
