@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
 from .figures import FIGURES, figures, latencies, steady
@@ -118,6 +118,12 @@ def _variances(logs: Sequence[float]) -> tuple[float, float]:
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
     of_means = variance([(one + other) / 2 for one, other in pairs]) if len(pairs) > 1 else 0.0
     return of_costs, max(0.0, of_means - of_costs / 2)
+
+
+def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
+    """95% of a cost, which is not below 0, from its draws."""
+    about, wide = fmean(drawn), WIDTH * stdev(drawn)
+    return max(0.0, about - wide), about + wide
 
 
 def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, Answer]:

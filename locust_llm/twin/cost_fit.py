@@ -53,7 +53,8 @@ class Group(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Weighted equations: columns x (fixed, token, stream, context, pair, admission, request, prompt token) = seconds."""
+    """Weighted equations: columns x (fixed, token, stream, context, pair, own pair, admission, request, prompt token) =
+    seconds."""
 
     columns: Array
     seconds: Array
@@ -158,7 +159,7 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
         weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))
         found = least_squares(columns * weights[:, None], target * weights)
     residuals = _residuals(given, found)
-    fixed, token, stream, context, pair, admission, request, reading = map(float, found)
+    fixed, token, stream, context, pair, own_pair, admission, request, reading = map(float, found)
     return Solved(
         Cost(
             fixed_s=fixed,
@@ -166,6 +167,7 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
             stream_s=stream,
             context_s=context,
             pair_s=pair,
+            own_pair_s=own_pair,
             free_tokens=free_tokens,
             admission_s=admission,
         ),
@@ -210,7 +212,15 @@ def _own(model: Model, among: Sequence[Group]) -> Solved:
     """What a model says of its own replay."""
     cost, front = model.cost, model.front
     given = rows(among, cost.free_tokens)
-    of_step = (cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, cost.admission_s)
+    of_step = (
+        cost.fixed_s,
+        cost.token_s,
+        cost.stream_s,
+        cost.context_s,
+        cost.pair_s,
+        cost.own_pair_s,
+        cost.admission_s,
+    )
     factors = (*of_step, front.request_s, front.token_s)
     return Solved(cost, front, _residuals(given, np.array(factors)))
 

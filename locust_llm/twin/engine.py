@@ -29,6 +29,7 @@ class Step(NamedTuple):
     sequences: int
     context_tokens: int
     pairs: float
+    own_pairs: float
     admitted: int = 0
     """No step, but the time in which so many requests were taken."""
 
@@ -131,7 +132,7 @@ class Admitting(simulated.BatchEngine):
     def _admit(self, count: int) -> None:
         took_s = count * self.steps.cost.admission_s
         if self.steps.log is not None:
-            self.steps.log.append(Step(self._due, took_s, 0, 0, 0, 0.0, count))
+            self.steps.log.append(Step(self._due, took_s, 0, 0, 0, 0.0, 0.0, count))
         self._due += took_s
         self.clock.call_at(self._due, self._begin_step)
 

@@ -24,7 +24,8 @@ ABOUT: Final = {
     "ranges": "What was measured. Outside of it a prediction is an extrapolation, and says so.",
     "model.settings": "The scheduler, by the names of vLLM's flags. What is not here was not seen.",
     "model.cost": "Seconds of a step: fixed + token x (tokens above free_tokens) + stream x sequences + context x tokens"
-    " read + pair x pairs of a prompt's new token and one before it; and admission for each request, before a step.",
+    " read + pair x pairs of a prompt's new token and one before it + own_pair x those of them that are both new; and"
+    " admission for each request, before a step.",
     "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its prompt.",
     "model.noise": "What makes equal steps unequal at the client.",
     "intervals": "95% of each parameter that was fitted.",

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from locust_llm.probe.diagnosis import Diagnosis
 
+from .answers import of_cost
 from .figures import throughput
 from .loads import Lengths
 from .model import Settings
@@ -86,10 +86,7 @@ def intervals(found: ModelFit) -> dict[str, tuple[float, float]]:
     table = {
         name: [getattr(draw, name) for draw in found.draws] for name in found.draws[0].__struct_fields__
     } if found.draws else {}  # fmt: skip
-    return {
-        name: (float(np.mean(values) - 1.96 * np.std(values)), float(np.mean(values) + 1.96 * np.std(values)))
-        for name, values in table.items()
-    }
+    return {name: of_cost(values) for name, values in table.items()}
 
 
 def _unknown(settings: Settings, measured: Ranges) -> Iterator[tuple[str, str]]:

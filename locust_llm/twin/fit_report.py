@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from statistics import fmean, stdev
 from typing import Final
 
 from tabulate import tabulate
@@ -10,7 +9,7 @@ from tabulate import tabulate
 from locust_llm.core.text import brief, many
 from locust_llm.probe.diagnosis import Diagnosis
 
-from .answers import WIDTH
+from .answers import of_cost
 from .model import Model, Settings
 from .twin import VERDICTS, Check, Twin
 
@@ -85,7 +84,10 @@ def costs(twin: Twin) -> Iterator[str]:
     step = f"A step with a whole prompt of {most:,} tokens" if whole else f"A full step of {most:,} tokens"
     yield told(step, lambda model: step_s(model, most, 0))
     yield told(f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s)
-    yield told(f"Attention within a prompt of {CONTEXT:,} tokens", lambda model: CONTEXT**2 / 2 * model.cost.pair_s)
+    yield told(
+        f"Attention within a prompt of {CONTEXT:,} tokens",
+        lambda model: CONTEXT**2 / 2 * (model.cost.pair_s + model.cost.own_pair_s),
+    )
     if twin.model.cost.admission_s:
         yield told("Each request holds up all others, when it is taken, by", lambda model: model.cost.admission_s)
     yield told("Before the scheduler has a request", lambda model: model.front.request_s)
@@ -103,8 +105,7 @@ def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
     text = f"{brief(seconds * scale, digits=3)} {unit}"
     if len(drawn) < 2:
         return text
-    wide = WIDTH * stdev(drawn)
-    low, high = max(0.0, fmean(drawn) - wide), fmean(drawn) + wide
+    low, high = of_cost(drawn)
     return f"{text} ({brief(low * scale, digits=3)} to {brief(high * scale, digits=3)})"
 
 

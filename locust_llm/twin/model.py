@@ -25,10 +25,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences + context x tokens read + pair
-    x pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to ``free_tokens`` the linear
-    layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of a prompt and a token
-    before it, for which attention is computed. Before a step the engine takes who has come, in ``admission_s`` each, and who
-    comes meanwhile too."""
+    x pairs + own pair x own pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to
+    ``free_tokens`` the linear layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of
+    a prompt and a token before it, for which attention is computed. Where both are of the same step it is its own pair, and
+    may take longer: a kernel may also compute the half of a square that a token must not see. Before a step the engine
+    takes who has come, in ``admission_s`` each, and who comes meanwhile too."""
 
     fixed_s: float
     token_s: float
@@ -36,6 +37,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     context_s: float = 0.0
     pair_s: float = 0.0
     free_tokens: float = 0.0
+    own_pair_s: float = 0.0
+    """Beside ``pair_s``."""
     admission_s: float = 0.0
 
     def step_s(self, work: "Work") -> float:
@@ -46,6 +49,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
             + self.stream_s * work.sequences
             + self.context_s * work.context_tokens
             + self.pair_s * work.pairs
+            + self.own_pair_s * work.own_pairs
         )
 
 
@@ -56,19 +60,22 @@ class Work(NamedTuple):
     sequences: int
     context_tokens: int
     pairs: float = 0.0
+    own_pairs: float = 0.0
+    """Of these, of two tokens of this step."""
 
 
 def work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> Work:
     """``segments``: of each prompt the tokens that are computed before, and in the step; then those who decode, and the
     tokens of all their contexts."""
-    tokens, sequences, context_tokens, pairs = num_decodes, num_decodes, num_context_tokens, 0.0
+    tokens, sequences, context_tokens, pairs, own_pairs = num_decodes, num_decodes, num_context_tokens, 0.0, 0.0
     for computed, new in segments:
         tokens += new
         sequences += 1
         context_tokens += computed + new
         if new > 1:
+            own_pairs += new * new / 2
             pairs += new * (computed + new / 2)
-    return Work(tokens, sequences, context_tokens, pairs)
+    return Work(tokens, sequences, context_tokens, pairs, own_pairs)
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):

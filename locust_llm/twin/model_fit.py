@@ -172,5 +172,5 @@ def _draw(solved: Solved) -> Draw:
     cost, front = solved.cost, solved.front
     return Draw(
         cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, cost.free_tokens,
-        front.request_s, front.token_s, cost.admission_s,
+        front.request_s, front.token_s, cost.admission_s, cost.own_pair_s,
     )  # fmt: skip

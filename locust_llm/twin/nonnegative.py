@@ -1,6 +1,6 @@
 """Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose factors are positive."""
 
-from itertools import chain, combinations
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,17 @@ def least_squares(columns: Array, target: Array) -> Array:
     scaled = columns / size
     gram, right = scaled.T @ scaled, scaled.T @ target
     count = columns.shape[1]
-    every = chain.from_iterable(combinations(range(count), some) for some in range(1, count + 1))
     best, best_gain = np.zeros(count), 0.0
-    for subset in every:
-        some = list(subset)
-        inner = gram[np.ix_(some, some)]
-        if np.linalg.cond(inner) > 1 / NEVER:
-            continue
-        found = np.linalg.solve(inner, right[some])
-        gain = float(right[some] @ found)  # by so much the square error is below that of 0
-        if (found >= 0).all() and gain > best_gain:
-            best, best_gain = np.zeros(count), gain
-            best[some] = found
+    for number in range(1, count + 1):
+        subsets = np.array(list(combinations(range(count), number)))
+        inner = gram[subsets[:, :, None], subsets[:, None, :]]
+        told = np.linalg.cond(inner) <= 1 / NEVER
+        subsets, inner = subsets[told], inner[told]
+        found = np.linalg.solve(inner, right[subsets][:, :, None])[:, :, 0]
+        gains = (right[subsets] * found).sum(axis=1)  # by so much the square error is below that of 0
+        gains[(found < 0).any(axis=1)] = 0.0
+        first = int(np.argmax(gains)) if len(gains) else 0
+        if len(gains) and gains[first] > best_gain:
+            best, best_gain = np.zeros(count), float(gains[first])
+            best[subsets[first]] = found[first]
     return np.asarray(best / size)

@@ -46,19 +46,19 @@ class Replay(NamedTuple):
         return np.array([np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at])
 
     def parts(self, free_tokens: float) -> tuple[Array, Array]:
-        """What each request was made of until its first token, and from there to its last: two arrays (requests, 6), the
-        factors of `Cost`: fixed, token, stream, context, pair, admission. A step that ran at an end of the time counts in
-        part."""
+        """What each request was made of until its first token, and from there to its last: two arrays (requests, 7), the
+        factors of `Cost`: fixed, token, stream, context, pair, own pair, admission. A step that ran at an end of the time
+        counts in part."""
         table = np.array(self.steps)
         at, took = table[:, 0], table[:, 1]
-        each = np.column_stack([table[:, 6] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T])
-        until = np.vstack([np.zeros(6), each.cumsum(axis=0)])
+        each = np.column_stack([table[:, 7] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T])
+        until = np.vstack([np.zeros(7), each.cumsum(axis=0)])
         moments = np.column_stack([at, at + took]).ravel()
         reached = np.repeat(until, 2, axis=0)[1:-1]  # as a step begins, and as it ends
 
         def by(moment: Array) -> Array:
             moment = moment - BEFORE_S
-            return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(6)])
+            return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(7)])
 
         first = by(self.first_at)
         return first - by(self.arrived_at), by(self.last_at) - first

@@ -58,6 +58,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     request_s: float
     reading_s: float
     admission_s: float = 0.0
+    own_pair_s: float = 0.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,8 @@ def test_the_server_sees_each_address_and_the_run_says_so(seeing: Seeing, tmp_pa
     assert done.returncode == ExitStatus.OK, done.stderr
     assert {record.worker for record in records(tmp_path / "r")} != {""}
     assert set(seeing.seen) == {"127.0.0.2", "127.0.0.3"}
-    assert min(seeing.seen.values()) >= 4  # eight users keep a connection each
+    first, second = seeing.seen.values()
+    assert abs(first - second) <= 2  # one of each process; how many users come to send is by chance
     said = json.loads((tmp_path / "r" / "run.json").read_bytes())["run"]
     assert "connections leave from 127.0.0.2, 127.0.0.3 in turn (--source-ip)" in said["notes"]
     assert said["settings"]["processes"] == 2

@@ -7,6 +7,8 @@ from support.probing import Noise, Server
 
 from locust_llm.twin.cost_fit import draws, fit_cost, groups, rows, solve_rows
 from locust_llm.twin.model import Cost, Model, work
+from locust_llm.twin.replay import replay_episodes
+from locust_llm.twin.seen import Episode, Seen
 
 from .models import H100, h100, plain, probe, sweep
 
@@ -33,6 +35,34 @@ def test_with_noise_a_step_takes_what_it_takes_on_average() -> None:
         said, true = (one.cost.step_s(work(segments, decodes, tokens)) for one in (found, h100()))
         assert said == pytest.approx(true, rel=0.05)
     assert 0.0005 < found.front.request_s < 0.002  # the network's millisecond
+
+
+def test_pairs_of_one_step_may_take_longer() -> None:
+    """A kernel that computes whole squares: each pair within a step costs twice what one with an earlier token costs."""
+    server = msgspec.structs.replace(h100(), cost=msgspec.structs.replace(H100, own_pair_s=H100.pair_s))
+    found = fit_cost(begin(h100()), again(server, probe(Server(budget=1024)))).model.cost
+    assert found.pair_s == pytest.approx(H100.pair_s, rel=0.03)
+    assert found.own_pair_s == pytest.approx(H100.pair_s, rel=0.1)
+
+
+def test_where_no_prompt_is_cut_all_pairs_cost_the_same() -> None:
+    whole = h100("prefill-first", 100_000)
+    found = fit_cost(begin(whole), again(whole, probe(Server(budget=1024)))).model.cost
+    assert found.pair_s == pytest.approx(H100.pair_s, rel=0.03)
+    assert found.own_pair_s == 0
+
+
+def again(server: Model, episodes: list[Episode]) -> list[Episode]:
+    """The same requests, as this model serves them."""
+    replay, at, found = replay_episodes(server, episodes), 0, []
+    for episode in episodes:
+        here = range(at, at := at + len(episode.requests))
+        served = [
+            Seen(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
+            for i, one in zip(here, episode.requests, strict=True)
+        ]
+        found.append(Episode(episode.kind, tuple(served)))
+    return found
 
 
 def test_a_front_is_told_from_the_steps() -> None:

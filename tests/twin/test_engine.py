@@ -78,6 +78,8 @@ def test_a_round_that_runs_when_somebody_comes_ends_before_they_begin(monkeypatc
 def test_the_work_of_a_step_by_hand() -> None:
     """A prompt with 100 tokens before these 50, the last token of another, and two that decode with 30 tokens."""
     done = work([(100, 50), (20, 1)], 2, 30)
-    assert done == (53, 4, 150 + 21 + 30, 50 * 125)
-    cost = Cost(fixed_s=1.0, token_s=0.1, stream_s=0.01, context_s=0.001, pair_s=0.0001, free_tokens=3)
-    assert cost.step_s(done) == pytest.approx(1 + 5 + 0.04 + 0.201 + 0.625)
+    assert done == (53, 4, 150 + 21 + 30, 50 * 125, 50 * 25)
+    cost = Cost(
+        fixed_s=1.0, token_s=0.1, stream_s=0.01, context_s=0.001, pair_s=0.0001, own_pair_s=0.0002, free_tokens=3
+    )
+    assert cost.step_s(done) == pytest.approx(1 + 5 + 0.04 + 0.201 + 0.625 + 0.25)

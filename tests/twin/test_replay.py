@@ -37,7 +37,7 @@ def test_a_closed_loop_is_as_it_was() -> None:
 
 def test_the_parts_of_a_time_sum_up_to_it() -> None:
     replay = replay_episodes(h100(), probe(Server(budget=1024)))
-    costs = np.array([H100.fixed_s, H100.token_s, H100.stream_s, H100.context_s, H100.pair_s, H100.admission_s])
+    costs = np.array([H100.fixed_s, H100.token_s, H100.stream_s, H100.context_s, H100.pair_s, 0.0, H100.admission_s])
     until_first, later = replay.parts(H100.free_tokens)
     assert until_first @ costs == pytest.approx(replay.ttft_s)
     assert later @ costs == pytest.approx(replay.decode_s, abs=1e-9)
@@ -50,8 +50,9 @@ def test_parts_by_hand() -> None:
     assert replay.ttft_s == pytest.approx([0.055])
     assert replay.decode_s == pytest.approx([0.02002])
     until_first, later = replay.parts(0.0)
-    assert until_first[0] == pytest.approx([3, 2500, 3, 1000 + 2000 + 2500, 500_000 + 1_500_000 + 500 * 2250, 1])
-    assert later[0] == pytest.approx([2, 2, 2, 2501 + 2502, 0, 0], abs=0.01)
+    own = 500_000 + 500_000 + 125_000
+    assert until_first[0] == pytest.approx([3, 2500, 3, 1000 + 2000 + 2500, own + 1000 * 1000 + 500 * 2000, own, 1])
+    assert later[0] == pytest.approx([2, 2, 2, 2501 + 2502, 0, 0, 0], abs=0.01)
     assert replay.parts(600)[0][0][1] == pytest.approx(400 + 400)  # the last step has fewer tokens than are free
 
 
@@ -73,7 +74,7 @@ def test_who_comes_while_others_are_admitted_shares_their_step() -> None:
     assert replay.ttft_s == pytest.approx([0.02, 0.018, 0.02 - 0.012 + 0.005 + 0.01])
     until_first, _ = replay.parts(0.0)
     assert until_first[:, 0] == pytest.approx([1, 1, 1.8], abs=1e-6)  # of the first step 8 of 10 ms
-    assert until_first[:, 5] == pytest.approx([2, 1.6, 1], abs=1e-6)
+    assert until_first[:, 6] == pytest.approx([2, 1.6, 1], abs=1e-6)
 
 
 @pytest.mark.parametrize("admission_s", [0.0, 0.005])
@@ -82,7 +83,7 @@ def test_who_is_admitted_is_counted_though_it_takes_no_time(admission_s: float) 
     model = plain(0.01)
     model = type(model)(settings=model.settings, cost=Cost(fixed_s=0.01, token_s=0.0, admission_s=admission_s))
     replay = replay_episodes(model, [Episode("alone", (one,))])
-    assert replay.parts(0.0)[0][0] == pytest.approx([1, 100, 1, 100, 5000, 1], rel=1e-6)
+    assert replay.parts(0.0)[0][0] == pytest.approx([1, 100, 1, 100, 5000, 5000, 1], rel=1e-6)
 
 
 def test_what_never_ends_has_no_times() -> None:

@@ -65,8 +65,8 @@ def _costs(model: Model) -> Iterator[Change]:
     yield Change("token", "the cost of a prompt's token", scaled("token_s"), size=share)
     if cost.stream_s:
         yield Change("stream", "the cost of a stream", scaled("stream_s"), size=share)
-    if cost.context_s or cost.pair_s:
-        yield Change("attention", "the cost of attention", scaled("context_s", "pair_s"), size=share)
+    if any((cost.context_s, cost.pair_s, cost.own_pair_s)):
+        yield Change("attention", "the cost of attention", scaled("context_s", "pair_s", "own_pair_s"), size=share)
     later = msgspec.structs.replace(front, request_s=front.request_s + FRONT_S)
     both = front.request_s > FRONT_S  # else there is nothing to become less
     yield Change("front", "the time before the scheduler", msgspec.structs.replace(model, front=later), both_ways=both)
