@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins published intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins published what-if intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -145,6 +145,11 @@ twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outsid
 published: $(VENV)/.installed-tests  ## a twin of two rows of published measurements of an H100, beside the others
 	PYTHONPATH=tests $(BIN)/python tests/bench/published.py
 
+what-if: $(VENV)/.installed-tests  ## twins of a real vLLM and llama.cpp: what they say of other flags, and what such servers do; an hour on an idle machine
+	for server in vllm llamacpp; do for step in fit measure; do \
+	  PYTHONPATH=tests $(BIN)/python tests/bench/what_if.py $$step $$server .what-if/$$server || exit 1; \
+	done; done
+
 bench-drift: $(VENV)/.installed-tests  ## false alarms of twin drift, and what it finds of servers that changed: 600 and 490 minutes, in virtual time
 	PYTHONPATH=tests $(BIN)/python tests/bench/drift.py
 
@@ -200,4 +205,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) locust_llm/client/native/*.so .test-venv .aiperf-venv .exports-venv .peers .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) locust_llm/client/native/*.so .test-venv .aiperf-venv .exports-venv .peers .matrices .what-if build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
