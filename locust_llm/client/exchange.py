@@ -29,6 +29,9 @@ CHECKED_S: Final = 0.001
 """A connection that was looked at within this time need not be looked at again."""
 LONG_S: Final = 0.0002
 """Nothing that can wait begins when the loop has not looked at its timers and sockets for so long."""
+SAME_STEP_S: Final = 0.002
+"""So long waits the record of an answer where the gate is crowded: a server sends the last tokens of some and the first of
+others in one step, and for each first one somebody waits."""
 STALE_NS: Final = 50_000_000
 """A server that was closing the connection has done so within this time, or two round trips if those are longer."""
 STALE_OUTCOMES: Final = ("closed", "reset")
@@ -146,7 +149,7 @@ def _exchange(
     asked_at = time.monotonic()
     slot = gate.enter()
     try:
-        return _admitted(line, slot, request, stream, fields, asked_at, on_first)
+        return _admitted(line, gate, slot, request, stream, fields, asked_at, on_first)
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
 
@@ -180,6 +183,7 @@ def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None)
 
 def _admitted(
     line: UserConnection,
+    gate: Gate,
     slot: Slot,
     request: Request,
     stream: Response,
@@ -232,7 +236,7 @@ def _admitted(
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
-    killed = killed or _gave_way(request, slot, stream)
+    killed = killed or _gave_way(request, gate, stream)
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
@@ -240,11 +244,13 @@ def _admitted(
     return record
 
 
-def _gave_way(request: Request, slot: Slot, stream: Response) -> BaseException | None:
+def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException | None:
     """What a schedule or a gate lets send goes before the record of an answer that is complete; what killed this greenlet
     meanwhile. In a loop without either nothing is due, and each turn would cost a change of threads."""
     try:
-        if stream.frame.complete and (request.due_at is not None or slot.limit is not None):
+        if stream.frame.complete and (request.due_at is not None or gate.limit is not None):
+            if gate.crowded:
+                gevent.sleep(SAME_STEP_S)
             can_wait.take()
     except BaseException as error:
         return error

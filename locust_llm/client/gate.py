@@ -90,6 +90,11 @@ class Gate:
         return len(self._queue)
 
     @property
+    def crowded(self) -> bool:
+        """More wait than there are slots: who comes next is behind all that could be admitted at once."""
+        return self.share is not None and len(self._queue) > self.share
+
+    @property
     def waited_s(self) -> float:
         """For how long the first in the queue has waited; 0 without any."""
         return self._clock() - self._queue[0].asked_at if self._queue else 0.0

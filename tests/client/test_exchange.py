@@ -546,6 +546,23 @@ def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monk
     assert (record.outcome, len(record.chunk_us)) == (OK, 3)
 
 
+@pytest.mark.parametrize(("behind", "waits"), [(1, False), (2, True)])
+def test_a_record_waits_where_the_gate_is_crowded(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, behind: int, waits: bool
+) -> None:
+    """Of one slot: whoever had it has time when two still wait for it."""
+    monkeypatch.setattr(exchange_module, "SAME_STEP_S", 60.0)
+    line, gate = UserConnection(), Gate(1)
+    request = scripted.request(f"crowded-{behind}", stream(3, first_ms=50, each_ms=50))
+    job = gevent.spawn(exchange, line, gate, request, 0.0)
+    until(lambda: gate.used)
+    others = [gevent.spawn(gate.enter) for _ in range(1 + behind)]  # one gets the slot when the first chunk comes
+    until(lambda: line.stream is not None and line.stream.over)
+    job.join(0.2 if waits else 10)
+    assert job.ready() != waits
+    gevent.killall([job, *others])
+
+
 def test_a_connection_is_looked_at_again_only_after_a_while(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,18 @@ def test_a_newcomer_of_the_same_turn_does_not_overtake() -> None:
     gevent.killall([waiter, newcomer])
 
 
+def test_a_gate_is_crowded_when_more_wait_than_it_has_slots() -> None:
+    gate, seen = Gate(2), []
+    for _ in range(5):
+        gevent.spawn(gate.enter)
+        turn()
+        seen.append((gate.waiting, gate.crowded))
+    assert seen == [(0, False), (0, False), (1, False), (2, False), (3, True)]
+    gate.set_limit(None)  # all are through
+    turn()
+    assert (gate.waiting, gate.crowded) == (0, False)
+
+
 def test_a_lower_limit_is_a_debt_that_is_paid_before_any_waiter() -> None:
     gate, order = Gate(3), []
     slots = [gate.enter() for _ in range(3)]
