@@ -32,6 +32,10 @@ MAX_RESIDUAL: Final = 2.5
 FREE_TOKENS: Final[Sequence[float]] = (0.0, 16.0, 32.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0)
 """Tried, and then between the best and its neighbours."""
 HALVINGS: Final = 4
+STEP_COSTS: Final = 7
+"""Columns of ``Replay.parts``,"""
+OWN_PAIRS: Final = 5
+"""and which of them is that of own pairs."""
 BLOCK: Final = 10
 """Requests of a stage that are drawn together: neighbours share steps."""
 
@@ -50,6 +54,18 @@ class Group(NamedTuple):
     least_s: float
     blocks: tuple[Indices, ...]
     """Indices of requests that are drawn together."""
+
+
+class Terms(NamedTuple):
+    """Costs that a server may have or not: 0 without."""
+
+    reading: bool = True
+    """Of the front, for a prompt's tokens."""
+    own_pairs: bool = False
+    """``Cost.own_pair_s``."""
+
+
+USUAL: Final = Terms()
 
 
 class Rows(NamedTuple):
@@ -73,10 +89,14 @@ def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -
         found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
     paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
     for stage in stages:
-        count = len(stage.requests)
+        count, replay = len(stage.requests), replay_stage(model, stage)
+        if stage.users == 1:  # nobody drifts away alone
+            single = tuple(np.arange(count)[:, None])
+            found.append(_group(replay, stage.requests, np.eye(count), REQUEST_SHARE, REQUEST_S, single, paused))
+            continue
         blocks = tuple(np.array_split(np.arange(count), max(1, count // BLOCK)))
         shares = np.full((1, count), 1 / count)
-        found.append(_group(replay_stage(model, stage), stage.requests, shares, STAGE_SHARE, 0.0, blocks, paused))
+        found.append(_group(replay, stage.requests, shares, STAGE_SHARE, 0.0, blocks, paused))
     return found
 
 
@@ -94,11 +114,12 @@ def times(requests: Sequence[Seen], name: str) -> Array:
 
 
 def rows(
-    among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None, *, reading: bool = True
+    among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None, terms: Terms = USUAL
 ) -> Rows:
-    """``drawn``: for each group how often each of its requests counts; None: once. Without ``reading`` the front takes no
-    time for a prompt's tokens."""
+    """``drawn``: for each group how often each of its requests counts; None: once."""
     columns, seconds, errors = [], [], []
+    of_steps = np.ones(STEP_COSTS)
+    of_steps[OWN_PAIRS] = terms.own_pairs
     for number, group in enumerate(among):
         times_drawn = np.ones(len(group.ttft_s)) if drawn is None else drawn[number]
         shares = group.shares * times_drawn
@@ -110,8 +131,8 @@ def rows(
             group.replay.parts(free_tokens), (group.ttft_s, group.decode_s), (1.0, 0.0), strict=True
         ):
             mean_s = shares @ took
-            front = begins * np.column_stack([np.ones(len(shares)), reading * (shares @ group.prompt_tokens)])
-            columns.append(np.column_stack([shares @ part, front]))
+            front = begins * np.column_stack([np.ones(len(shares)), terms.reading * (shares @ group.prompt_tokens)])
+            columns.append(np.column_stack([(shares @ part) * of_steps, front]))
             seconds.append(mean_s)
             error = np.maximum(group.share * mean_s, 1e-6) + group.least_s
             errors.append(error / np.sqrt(total) if single else error)
@@ -131,11 +152,11 @@ class Solved(NamedTuple):
         return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
 
 
-def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS, *, reading: bool = True) -> Solved:
+def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL) -> Solved:
     """The costs that explain what was measured best."""
 
     def solved(free: float) -> Solved:
-        return solve_rows(rows(among, free, reading=reading), free)
+        return solve_rows(rows(among, free, terms=terms), free)
 
     best = min(map(solved, free_tokens), key=lambda one: one.loss)
     tried = sorted(free_tokens)
@@ -180,21 +201,21 @@ class Fitted(NamedTuple):
     model: Model
     solved: Solved
     groups: list[Group]
-    reading: bool
+    terms: Terms
 
 
 def fit_cost(
     model: Model, episodes: Sequence[Episode], stages: Sequence[Stage] = (), *,
-    free_tokens: Sequence[float] = FREE_TOKENS, reading: bool = True,
+    free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL,
 ) -> Fitted:  # fmt: skip
     """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one whose own replay is nearest
-    to what was measured counts; where a turn leads away, the next one goes half as far. ``reading``: as of `rows`."""
+    to what was measured counts; where a turn leads away, the next one goes half as far."""
     best, best_loss, towards = model, math.inf, model
     for _ in range(TURNS):
         among = groups(model, episodes, stages)
         loss = _own(model, among).loss
         if loss < best_loss:
-            solved = solve(among, free_tokens, reading=reading)
+            solved = solve(among, free_tokens, terms)
             change = abs(math.log(_typical(solved.cost) / _typical(model.cost)))
             best, best_loss, best_groups = model, loss, among
             towards = msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
@@ -205,13 +226,13 @@ def fit_cost(
         if change < ENOUGH:
             best = towards  # the replay of it would be the same
             break
-    return Fitted(best, _own(best, best_groups), best_groups, reading)
+    return Fitted(best, _own(best, best_groups), best_groups, terms)
 
 
 def _own(model: Model, among: Sequence[Group]) -> Solved:
     """What a model says of its own replay."""
     cost, front = model.cost, model.front
-    given = rows(among, cost.free_tokens)
+    given = rows(among, cost.free_tokens, terms=Terms(own_pairs=True))
     of_step = (
         cost.fixed_s,
         cost.token_s,
@@ -250,7 +271,7 @@ def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
     for _ in range(count):
         drawn = [_drawn(group, random) for group in fitted.groups]
-        every = (solve_rows(rows(fitted.groups, one, drawn, reading=fitted.reading), one) for one in near)
+        every = (solve_rows(rows(fitted.groups, one, drawn, fitted.terms), one) for one in near)
         yield min(every, key=lambda one: one.loss)
 
 

@@ -14,7 +14,7 @@ from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 from .candidates import candidates
 from .capacity import limited
-from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, draws, fit_cost, times
+from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, Terms, draws, fit_cost, times
 from .model import Cost, Model, Settings
 from .noise import noise
 from .replay import as_replayed, replay_episodes
@@ -30,6 +30,9 @@ READING_GAIN: Final = 0.98
 """A front that reads must lower the score to this share,"""
 ODD_GAIN: Final = 0.9
 """and tokens of a step that are no power of two to this one: flags mostly are."""
+OWN_PAIRS_GAIN: Final = 0.95
+"""A cost of own pairs must lower the loss of the fit to this share: of some hundred equations any cost more explains a
+hundredth."""
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
 Progress = Callable[[int, int], None]
@@ -115,7 +118,7 @@ def _unlikely(one: Scored) -> float:
 
 
 def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float], *, reading: bool) -> Scored:
-    fitted = fit_cost(model, episodes, free_tokens=free_tokens, reading=reading)
+    fitted = fit_cost(model, episodes, free_tokens=free_tokens, terms=Terms(reading))
     return Scored(score(fitted.model, episodes), fitted.model, reading)
 
 
@@ -150,14 +153,16 @@ def fit_model(
 
 def _best(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage], *, reading: bool) -> Fitted:
     """From several beginnings, as the turns of a fit may end at a cost that only its neighbours are worse than: as the probe
-    has it, and as one stream's gaps and one prompt have it."""
+    has it, and as one stream's gaps and one prompt have it. With a cost of own pairs only where that explains more."""
     begin = _begin(episodes)
     costs = (model.cost, begin, msgspec.structs.replace(model.cost, fixed_s=begin.fixed_s, context_s=0.0))
     every = [
-        fit_cost(msgspec.structs.replace(model, cost=cost), episodes, stages, reading=reading)
+        fit_cost(msgspec.structs.replace(model, cost=cost), episodes, stages, terms=Terms(reading))
         for cost in (costs if stages else costs[:1])
     ]
-    return min(every, key=lambda one: one.solved.loss)
+    best = min(every, key=lambda one: one.solved.loss)
+    more = fit_cost(best.model, episodes, stages, terms=Terms(reading, own_pairs=True))
+    return more if more.solved.loss < OWN_PAIRS_GAIN * best.solved.loss else best
 
 
 def _begin(episodes: Sequence[Episode]) -> Cost:

@@ -54,6 +54,8 @@ STEPS: Final = {
     "400 tokens beside 16 streams": (((400, 400),), 16, 16_000),
 }
 """Segments, streams and tokens in their contexts."""
+APART: Final = ("static", "prefill-first")
+"""Policies that have no step with both prompts and streams."""
 
 
 class Hidden(NamedTuple):
@@ -172,7 +174,7 @@ class Result(NamedTuple):
         return {
             name: said.cost.step_s(work(segments, decodes, tokens)) / (times * true(segments, decodes, tokens)) - 1
             for name, (segments, decodes, tokens) in STEPS.items()
-            if not (self.hidden.server.policy == "static" and segments and decodes)  # it has no such step
+            if not (self.hidden.server.policy in APART and segments and decodes)
         }
 
     @property

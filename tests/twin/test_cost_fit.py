@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.twin.cost_fit import draws, fit_cost, groups, rows, solve_rows
+from locust_llm.twin.cost_fit import Terms, draws, fit_cost, groups, rows, solve_rows
 from locust_llm.twin.model import Cost, Model, work
 from locust_llm.twin.replay import replay_episodes
 from locust_llm.twin.seen import Episode, Seen
@@ -40,14 +40,16 @@ def test_with_noise_a_step_takes_what_it_takes_on_average() -> None:
 def test_pairs_of_one_step_may_take_longer() -> None:
     """A kernel that computes whole squares: each pair within a step costs twice what one with an earlier token costs."""
     server = msgspec.structs.replace(h100(), cost=msgspec.structs.replace(H100, own_pair_s=H100.pair_s))
-    found = fit_cost(begin(h100()), again(server, probe(Server(budget=1024)))).model.cost
+    episodes = again(server, probe(Server(budget=1024)))
+    found = fit_cost(begin(h100()), episodes, terms=Terms(own_pairs=True)).model.cost
     assert found.pair_s == pytest.approx(H100.pair_s, rel=0.03)
     assert found.own_pair_s == pytest.approx(H100.pair_s, rel=0.1)
 
 
 def test_where_no_prompt_is_cut_all_pairs_cost_the_same() -> None:
     whole = h100("prefill-first", 100_000)
-    found = fit_cost(begin(whole), again(whole, probe(Server(budget=1024)))).model.cost
+    episodes = again(whole, probe(Server(budget=1024)))
+    found = fit_cost(begin(whole), episodes, terms=Terms(own_pairs=True)).model.cost
     assert found.pair_s == pytest.approx(H100.pair_s, rel=0.03)
     assert found.own_pair_s == 0
 
