@@ -7,7 +7,8 @@ from support.sweeping import swept
 
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.twin.model import Cost, Model, Settings
-from locust_llm.twin.seen import Episode, Stage, episodes_of
+from locust_llm.twin.replay import replay_episodes
+from locust_llm.twin.seen import Episode, Seen, Stage, episodes_of
 
 KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (LLAMA_8B_H100.gpu.bandwidth * LLAMA_8B_H100.bandwidth_efficiency)
 """Seconds to read the weights."""
@@ -45,3 +46,16 @@ def probe(server: Server, noise: Noise = Noise(), seed: int = 5) -> list[Episode
 
 def sweep(server: Server, users: tuple[int, ...], noise: Noise = Noise(), seed: int = 99) -> list[Stage]:  # noqa: B008
     return swept(server, noise, seed, users)
+
+
+def again(server: Model, episodes: list[Episode]) -> list[Episode]:
+    """The same requests, as this model serves them."""
+    replay, at, found = replay_episodes(server, episodes), 0, []
+    for episode in episodes:
+        here = range(at, at := at + len(episode.requests))
+        served = [
+            Seen(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
+            for i, one in zip(here, episode.requests, strict=True)
+        ]
+        found.append(Episode(episode.kind, tuple(served)))
+    return found

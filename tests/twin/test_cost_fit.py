@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.twin.cost_fit import Terms, draws, fit_cost, groups, rows, solve_rows
+from locust_llm.twin.cost_fit import BLOCK, Terms, draws, fit_cost, groups, rows, solve_rows
 from locust_llm.twin.model import Cost, Model, work
-from locust_llm.twin.replay import replay_episodes
-from locust_llm.twin.seen import Episode, Seen
 
-from .models import H100, h100, plain, probe, sweep
+from .models import H100, again, h100, plain, probe, sweep
 
 BEGIN = Cost(fixed_s=0.02, token_s=5e-5)
 
@@ -54,17 +52,15 @@ def test_where_no_prompt_is_cut_all_pairs_cost_the_same() -> None:
     assert found.own_pair_s == 0
 
 
-def again(server: Model, episodes: list[Episode]) -> list[Episode]:
-    """The same requests, as this model serves them."""
-    replay, at, found = replay_episodes(server, episodes), 0, []
-    for episode in episodes:
-        here = range(at, at := at + len(episode.requests))
-        served = [
-            Seen(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
-            for i, one in zip(here, episode.requests, strict=True)
-        ]
-        found.append(Episode(episode.kind, tuple(served)))
-    return found
+def test_the_load_of_one_user_counts_request_by_request() -> None:
+    """Its prompts of all lengths tell each step's time, a mean of them only one."""
+    alone, several = sweep(Server(budget=1024), (1, 4))
+    each, together = groups(h100(), [], [alone, several])
+    assert (len(each.shares), len(each.blocks)) == (len(alone.requests), len(alone.requests))
+    assert (len(together.shares), len(together.blocks)) == (1, len(several.requests) // BLOCK)
+    found = fit_cost(begin(h100()), [], [alone]).model.cost
+    assert found.free_tokens == pytest.approx(H100.free_tokens, rel=0.05)
+    assert found.token_s == pytest.approx(H100.token_s, rel=0.02)
 
 
 def test_a_front_is_told_from_the_steps() -> None:

@@ -1,15 +1,16 @@
 """A twin, from the probe and the sweep of a hidden server."""
 
+import msgspec
 import pytest
 from support.probing import Noise, Server, probed
 
 from locust_llm.probe.diagnosis import DISAGGREGATED, Diagnosis, diagnose
 from locust_llm.probe.symptoms import symptoms
 from locust_llm.twin.fit import fit, lengths, ranges
-from locust_llm.twin.model_fit import score
+from locust_llm.twin.model_fit import fit_model, score
 from locust_llm.twin.seen import episodes_of
 
-from .models import h100, probe, sweep
+from .models import H100, again, h100, probe, sweep
 
 NOISE = Noise(steps=0.05, network_s=0.0002)
 
@@ -31,6 +32,15 @@ def test_a_hidden_server_is_found_and_its_twin_good_for_figures() -> None:
     assert "kv_tokens" in twin.unknown
     assert told[-1][0] == told[-1][1] == len(told)
     assert all(low <= high for low, high in twin.intervals.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_pair_s", [0.0, H100.pair_s])
+def test_own_pairs_have_a_cost_where_the_kernels_have_one(own_pair_s: float) -> None:
+    server = msgspec.structs.replace(h100(), cost=msgspec.structs.replace(H100, own_pair_s=own_pair_s))
+    said = Diagnosis("chunked", (1024.0, 1024.0, 1024.0), 1)
+    found = fit_model(said, again(server, probe(Server(budget=1024))), [], num_draws=2)
+    assert found.model.cost.own_pair_s == pytest.approx(own_pair_s, rel=0.1)
 
 
 def test_the_true_settings_replay_a_probe_best() -> None:
