@@ -25,6 +25,14 @@ def test_of_two_columns_that_say_the_same_one_is_enough() -> None:
     assert columns @ found == pytest.approx([3.0, 6.0])
 
 
+def test_with_more_columns_than_rows_the_fewest_and_foremost_explain_it() -> None:
+    columns = np.array([[1.0, 0.0, 1.0, 1.0], [1.0, 1.0, 3.0, 0.0]])
+    assert least_squares(columns, np.array([2.0, 2.0])) == pytest.approx([2.0, 0, 0, 0])
+    assert least_squares(columns, np.array([1.0, 2.0])) == pytest.approx(
+        [1.0, 1.0, 0, 0]
+    )  # or 0.5 of the third and more
+
+
 def test_a_column_of_zeros_gets_0() -> None:
     assert least_squares(np.array([[0.0, 1.0], [0.0, 2.0]]), np.array([1.0, 2.0])) == pytest.approx([0.0, 1.0])
 
