@@ -36,6 +36,8 @@ STEP_COSTS: Final = 7
 """Columns of ``Replay.parts``,"""
 OWN_PAIRS: Final = 5
 """and which of them is that of own pairs."""
+MOST_EACH: Final = 500
+"""Requests of the load of one user that have equations of their own."""
 BLOCK: Final = 10
 """Requests of a stage that are drawn together: neighbours share steps."""
 
@@ -91,8 +93,10 @@ def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -
     for stage in stages:
         count, replay = len(stage.requests), replay_stage(model, stage)
         if stage.users == 1:  # nobody drifts away alone
+            each = np.linspace(0, count - 1, min(count, MOST_EACH)).round().astype(int)
+            shares = (each[:, None] == np.arange(count)).astype(float)
             single = tuple(np.arange(count)[:, None])
-            found.append(_group(replay, stage.requests, np.eye(count), REQUEST_SHARE, REQUEST_S, single, paused))
+            found.append(_group(replay, stage.requests, shares, REQUEST_SHARE, REQUEST_S, single, paused))
             continue
         blocks = tuple(np.array_split(np.arange(count), max(1, count // BLOCK)))
         shares = np.full((1, count), 1 / count)
