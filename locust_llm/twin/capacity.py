@@ -18,6 +18,9 @@ MORE_TOKENS: Final = (0.95, 1.0, 1.05, 1.1, 1.2)
 """Tried, beside what was seen to run: those in prefill are not seen."""
 BETTER: Final = 0.5
 """A limit is taken where it leaves at most this share of the distance that there is without."""
+KV_GAIN: Final = 0.8
+"""A KV cache must leave less than this share of what a limit on sequences leaves: that is a flag of every server, and noise
+makes either look better."""
 LEAST: Final = 0.05
 """And where that distance is more than this: mean of the logarithms of said / measured TTFT."""
 
@@ -36,7 +39,7 @@ def limited(model: Model, stages: Sequence[Stage]) -> Settings:
     tried = [
         (_distance(model.with_settings(settings), loaded), settings) for settings in _tried(model.settings, loaded)
     ]
-    least, settings = min(tried, key=lambda one: one[0])
+    least, settings = min(tried, key=lambda one: one[0] / (KV_GAIN if one[1].kv_tokens else 1.0))
     return settings if least < BETTER * without else model.settings
 
 
