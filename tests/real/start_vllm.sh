@@ -12,7 +12,8 @@ mkdir -p "$home/model"
   { "$venv/bin/python" "$here/make_model.py" "$home/model/new" && mv "$home/model/new" "$home/model/tiny"; }
 export PATH="$venv/bin:$PATH" VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 export VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1}
-# VLLM_DTYPE=float32 is four times faster on a CPU without AVX-512. The worker inside of the engine's process: as one of its own it polls shared memory, and starves the others on few cores.
+# VLLM_DTYPE=float32 is four times faster on a CPU without AVX-512.
+# The worker inside of the engine's process: as one of its own it polls shared memory, and starves the others on few cores.
 export VLLM_ENABLE_V1_MULTIPROCESSING=${VLLM_ENABLE_V1_MULTIPROCESSING:-0} VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1
 exec "$venv/bin/vllm" serve "$home/model/tiny" --served-model-name tiny --host 127.0.0.1 --port "$port" \
   --distributed-executor-backend uni --enforce-eager --dtype "${VLLM_DTYPE:-bfloat16}" --max-model-len 16384 "$@"
