@@ -182,15 +182,9 @@ def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None)
 
 
 def _admitted(
-    line: UserConnection,
-    gate: Gate,
-    slot: Slot,
-    request: Request,
-    stream: Response,
-    fields: dict[str, Any],
-    asked_at: float,
-    on_first: FirstHook | None,
-) -> Record:
+    line: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response, fields: dict[str, Any],
+    asked_at: float, on_first: FirstHook | None,
+) -> Record:  # fmt: skip
     admitted_at = time.monotonic()
     fields |= {"admitted_at": admitted_at, "limit": slot.limit}
     try:
