@@ -25,7 +25,7 @@ from locust_llm.run.sessions import branch as module
 from locust_llm.run.sessions.tree import Tree
 from locust_llm.run.worker.permits import Permit
 
-TAKES_S = {"a": 0.02, "b": 0.06, "c": 0.03}
+TAKES_S = {"a": 0.02, "b": 0.2, "c": 0.03}
 
 
 class User(LLMUser):
