@@ -22,7 +22,9 @@ KV_GAIN: Final = 0.8
 """A KV cache must leave less than this share of what a limit on sequences leaves: that is a flag of every server, and noise
 makes either look better."""
 LEAST: Final = 0.05
-"""And where that distance is more than this: mean of the logarithms of said / measured TTFT."""
+"""And where that distance is more than this, and more than at the loads that no limit touches: mean of the logarithms of
+said / measured TTFT. Users who wait for the prompts before theirs look as if they waited for a place, and a limit then mends
+what a model is off by anyway."""
 
 
 def limited(model: Model, stages: Sequence[Stage]) -> Settings:
@@ -30,11 +32,12 @@ def limited(model: Model, stages: Sequence[Stage]) -> Settings:
     server has told its own."""
     if model.settings.max_num_seqs:
         return model.settings
-    loaded = [stage for stage in stages if stage.users and _running(stage)[0] * BEYOND < stage.users]
+    users = [stage for stage in stages if stage.users]
+    loaded = [stage for stage in users if _running(stage)[0] * BEYOND < stage.users]
     if not loaded:
         return model.settings
     without = _distance(model, loaded)
-    if without < LEAST:
+    if without < max(LEAST, _distance(model, [stage for stage in users if stage not in loaded])):
         return model.settings
     tried = [
         (_distance(model.with_settings(settings), loaded), settings) for settings in _tried(model.settings, loaded)

@@ -7,6 +7,7 @@ outside of every model: their twins must say that they are not to be trusted.
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -53,7 +54,7 @@ STEPS: Final = {
     "a prompt's 1,000 tokens": (((0, 1000),), 0, 0),
     "400 tokens beside 16 streams": (((400, 400),), 16, 16_000),
 }
-"""Segments, streams and tokens in their contexts."""
+"""Segments, streams and tokens in their contexts. Of a segment a server has what its budget leaves for it."""
 APART: Final = ("static", "prefill-first")
 """Policies that have no step with both prompts and streams."""
 
@@ -165,17 +166,21 @@ class Result(NamedTuple):
 
     @property
     def steps(self) -> dict[str, float]:
-        """How far off the time of a step is that the server may well have: a share."""
+        """How far off the time of a step is that the server may well have: a share. What is beyond its budget it never
+        has, and nothing is seen of it."""
         if self.twin is None:
             return {}
         said = self.twin.model
         true, noise = self.hidden.server.costs.step_time(), self.hidden.seen_noise
         times = math.exp(noise.steps**2 / 2)  # the mean of its factor
-        return {
-            name: said.cost.step_s(work(segments, decodes, tokens)) / (times * true(segments, decodes, tokens)) - 1
-            for name, (segments, decodes, tokens) in STEPS.items()
-            if not (self.hidden.server.policy in APART and segments and decodes)
-        }
+        off = {}
+        for name, (segments, decodes, tokens) in STEPS.items():
+            if self.hidden.server.policy in APART and segments and decodes:
+                continue
+            room = (self.hidden.server.budget or sys.maxsize) - decodes
+            here = tuple((before, min(new, room)) for before, new in segments)
+            off[name] = said.cost.step_s(work(here, decodes, tokens)) / (times * true(here, decodes, tokens)) - 1
+        return off
 
     @property
     def missing(self) -> list[str]:
