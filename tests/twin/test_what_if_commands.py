@@ -66,6 +66,23 @@ def test_every_answer_has_an_interval_and_extrapolations_their_range(written, ca
             assert low <= about <= high
 
 
+def test_what_is_left_out_is_told_once_for_each_reason(written, capsys):
+    words = (
+        written(made()), "--load", "concurrency=1,1000", "--set", "max-num-seqs=64",
+        "--set", "max-num-batched-tokens=32,100", "--set", "prefill-concurrency=1,2",
+    )  # fmt: skip
+    assert predict(*words) == ExitStatus.OK
+    out = " ".join(capsys.readouterr().out.split())
+    why = "64 sequences of one token each are above a budget of 32 tokens"
+    first = "max-num-seqs=64 max-num-batched-tokens=32 prefill-concurrency=1"
+    assert f"Left out, as no server runs so: {first} and 1 more: {why}." in out
+    assert "Left out, as too far from what was measured: 1000 users, where the twin was fitted up to 16 users." in out
+    predict(*words, "--json")
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    assert len(left_out) == 3
+    assert left_out[0] == f"{first}: {why}"
+
+
 def test_a_shape_is_relative_and_decides_no_rule(written, capsys):
     path = written(made(verdict=SHAPE))
     status = predict(

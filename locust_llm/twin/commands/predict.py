@@ -108,14 +108,13 @@ def _asked(options: argparse.Namespace) -> text.Asked:
     far = [why for load in at if (why := limits.too_much(load, twin.ranges))]
     cases = [case for case in cases if not limits.too_much(case.asked.load, twin.ranges)]
     if not cases:
-        raise ValueError(f"nothing is left to predict: {(left_out or far)[0]}")
+        raise ValueError(f"nothing is left to predict: {next(iter([*left_out, *far]))}")
     asker = Asker(twin, sent.lengths, rules)
     with progress.line("what-ifs") as on_progress:
         rows = asker.rows(cases, on_progress)
-    left_out = [*left_out, *far]
     rivals = None if asker.shape or not rules else rival(rows, rules, twin.trust.errors)
     name = str(options.twin)
-    return text.Asked(twin, name, str(sent), rules, rows, left_out, rivals, sent.words, asker.shape)
+    return text.Asked(twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape)
 
 
 def _measured(users: tuple[int, int]) -> list[Load]:

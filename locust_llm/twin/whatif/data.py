@@ -23,7 +23,9 @@ def data(asked: Asked) -> dict[str, Any]:
         "rules": [str(rule) for rule in asked.rules],
         "what_ifs": [_row(asked, row, row.case in on) for row in asked.rows],
         "best": None if first is None else next(i for i, row in enumerate(asked.rows) if row.case == first.case),
-        "left_out": list(asked.left_out),
+        "left_out": [
+            *(f"{name}: {why}" for why, names in asked.left_out.items() for name in names), *asked.too_far
+        ],
         "next_runs": [
             {"server": server, "command": line}
             for server, line in (commands(asked.rival, asked.words) if asked.rival else ())

@@ -168,12 +168,12 @@ def impossible(settings: Settings, lengths: Lengths) -> str:
     return ""
 
 
-def possible(cases: Iterable[Case], fitted: Settings, lengths: Lengths) -> tuple[list[Case], list[str]]:
-    """(those that can be, why others cannot)."""
-    found, why = list[Case](), dict[str, None]()
+def possible(cases: Iterable[Case], fitted: Settings, lengths: Lengths) -> tuple[list[Case], dict[str, list[str]]]:
+    """(those that can be, why others cannot: by reason, their names)."""
+    found, why = list[Case](), dict[str, dict[str, None]]()
     for case in cases:
         if reason := impossible(case.asked.settings or fitted, lengths):
-            why[f"{case.name}: {reason}"] = None
+            why.setdefault(reason, {})[case.name] = None
         else:
             found.append(case)
-    return found, list(why)
+    return found, {reason: list(names) for reason, names in why.items()}

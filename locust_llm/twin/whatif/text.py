@@ -1,6 +1,6 @@
 """Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that would decide."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from locust_llm.core.text import many, places
@@ -34,8 +34,10 @@ class Asked(NamedTuple):
     rules: tuple[Rule, ...]
     rows: Sequence[Row]
     """All of them."""
-    left_out: Sequence[str]
-    """What-ifs that cannot be, and why."""
+    left_out: Mapping[str, Sequence[str]]
+    """Why what-ifs cannot be: the names of the settings of each reason."""
+    too_far: Sequence[str]
+    """Loads of which the twin says nothing."""
     rival: Rival | None
     words: tuple[str, ...]
     """The workload as options of run."""
@@ -146,8 +148,15 @@ def notes(asked: Asked) -> Iterator[str]:
     if len(asked.rows) > len(rows):
         yield f"The foremost {len(rows)} of {len(asked.rows):,} what-ifs; --json has all of them."
     if asked.left_out:
-        more = f"; and {len(asked.left_out) - MOST_NOTES} more" if len(asked.left_out) > MOST_NOTES else ""
-        yield f"Left out, as no server runs so: {'; '.join(asked.left_out[:MOST_NOTES])}{more}."
+        reasons = [f"{_first(names)}: {why}" for why, names in asked.left_out.items()]
+        more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
+        yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
+    if asked.too_far:
+        yield f"Left out, as too far from what was measured: {'; '.join(asked.too_far)}."
+
+
+def _first(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def decision(asked: Asked) -> Iterator[Block]:
