@@ -108,7 +108,7 @@ def _asked(options: argparse.Namespace) -> text.Asked:
     far = [why for load in at if (why := limits.too_much(load, twin.ranges))]
     cases = [case for case in cases if not limits.too_much(case.asked.load, twin.ranges)]
     if not cases:
-        raise ValueError(f"nothing is left to predict: {next(iter([*left_out, *far]))}")
+        raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
     asker = Asker(twin, sent.lengths, rules)
     with progress.line("what-ifs") as on_progress:
         rows = asker.rows(cases, on_progress)

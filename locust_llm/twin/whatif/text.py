@@ -148,14 +148,14 @@ def notes(asked: Asked) -> Iterator[str]:
     if len(asked.rows) > len(rows):
         yield f"The foremost {len(rows)} of {len(asked.rows):,} what-ifs; --json has all of them."
     if asked.left_out:
-        reasons = [f"{_first(names)}: {why}" for why, names in asked.left_out.items()]
+        reasons = [f"{_named(names)}: {why}" for why, names in asked.left_out.items()]
         more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
         yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
     if asked.too_far:
         yield f"Left out, as too far from what was measured: {'; '.join(asked.too_far)}."
 
 
-def _first(names: Sequence[str]) -> str:
+def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
