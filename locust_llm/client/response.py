@@ -14,7 +14,7 @@ from typing import Final
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
-from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_timings
+from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_metrics, of_timings
 from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
@@ -354,6 +354,8 @@ class Response:
     def server(self) -> ServerTimes | None:
         """What it tells of the server's own times; None: nothing."""
         times = of_timings(self.answer.timings) if self.answer.timings else None
+        if times is None and self.answer.metrics:
+            times = of_metrics(self.answer.metrics)
         if times is None and self.frame.has_any(HEADER_NAMES):
             times = of_headers(self.frame.get, streamed=self.streamed)
         return times

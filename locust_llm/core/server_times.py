@@ -11,6 +11,7 @@ Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 SPANS: Final = "spans"
 TIMINGS: Final = "timings"
+METRICS: Final = "metrics"
 HEADERS: Final = "headers"
 
 
@@ -19,7 +20,8 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     and taken from each other, so that the offset of its clock enters no sum."""
 
     source: str
-    """``spans`` (OpenTelemetry), ``timings`` (the last event of llama.cpp), ``headers`` (of the response)."""
+    """``spans`` (OpenTelemetry), ``timings`` (the last event of llama.cpp), ``metrics`` (that of vLLM), ``headers`` (of the
+    response)."""
     queue_us: Micros | None = None
     """From its arrival to the start of its first step."""
     prefill_us: Micros | None = None
@@ -79,6 +81,30 @@ def of_timings(data: msgspec.Raw) -> ServerTimes | None:
         if prefill is None and decode is None
         else ServerTimes(source=TIMINGS, prefill_us=prefill, decode_us=decode)
     )
+
+
+class _Metrics(msgspec.Struct):
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+
+
+_metrics: Final = msgspec.json.Decoder(_Metrics).decode
+
+
+def of_metrics(data: msgspec.Raw) -> ServerTimes | None:
+    """Of vLLM's ``metrics`` (``--enable-per-request-metrics``, ``entrypoints/generate/base``). Its
+    ``time_to_first_token_ms`` begins with the first step of the request, not with its arrival: it is the prefill. None:
+    another server's, or nothing that can be."""
+    try:
+        metrics = _metrics(data)
+    except (ValueError, RecursionError):
+        return None
+    queue, prefill = _micros(metrics.queue_time_ms), _micros(metrics.time_to_first_token_ms)
+    decode = _micros(metrics.generation_time_ms)
+    if queue is None and prefill is None and decode is None:
+        return None
+    return ServerTimes(source=METRICS, queue_us=queue, prefill_us=prefill, decode_us=decode)
 
 
 def of_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:

@@ -133,7 +133,8 @@ class Completion:
         self.reasoning_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.timings = msgspec.Raw()
-        """The server's own times, as it wrote them last; empty: it wrote none."""
+        self.metrics = msgspec.Raw()
+        """The server's own times, as llama.cpp and as vLLM wrote them last; empty: it wrote none."""
         self.error: str | None = None
         self.malformed: str | None = None
         self.others: set[Any] = set()

@@ -43,6 +43,8 @@ class Message(Failure, Generic[C], gc=False):
     usage: Usage | None = None
     timings: msgspec.Raw = msgspec.Raw()
     """Of llama.cpp: core.server_times reads them, when the answer is over."""
+    metrics: msgspec.Raw = msgspec.Raw()
+    """Of vLLM, as the timings."""
 
 
 class Choices(Protocol[Message[Any]]):
@@ -78,6 +80,8 @@ class Choices(Protocol[Message[Any]]):
             _count(answer, usage, final=not message.choices)
         if message.timings:
             answer.timings = message.timings
+        if message.metrics:
+            answer.metrics = message.metrics
         return chunk
 
     def form(self, data: bytes) -> tuple[bytes, bytes]:
@@ -89,7 +93,8 @@ class Choices(Protocol[Message[Any]]):
         except (ValueError, RecursionError):
             return b"", b""
         (choice,) = message.choices if message.choices and len(message.choices) == 1 else (None,)
-        more = message.error or message.object == "error" or message.usage is not None or message.timings
+        more = message.error or message.object == "error" or message.usage is not None
+        more = more or message.timings or message.metrics
         if (
             more
             or choice is None
@@ -118,7 +123,7 @@ class Choices(Protocol[Message[Any]]):
                     answer.deltas.append(whole)
         if message.usage is not None:
             _count(answer, message.usage)
-        answer.timings = message.timings
+        answer.timings, answer.metrics = message.timings, message.metrics
 
 
 class Chat(Choices):

@@ -56,6 +56,8 @@ class Response(msgspec.Struct, gc=False):
     usage: Usage | None = None
     error: Any = None
     incomplete_details: Incomplete | None = None
+    metrics: msgspec.Raw = msgspec.Raw()
+    """Of vLLM: core.server_times reads them, when the answer is over."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -178,6 +180,7 @@ def _ended(answer: Completion, response: Response, data: bytes) -> None:
             reasoning=None if of_answer is None else of_answer.reasoning_tokens,
             cached=None if of_prompt is None else of_prompt.cached_tokens,
         )
+    answer.metrics = response.metrics
     if response.error or response.status in ("failed", "cancelled"):
         answer.fail(response.error or f"status {response.status}", data)
         return

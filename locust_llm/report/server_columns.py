@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
-from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
+from locust_llm.core.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
 from locust_llm.core.spans.ids import request_key
 
-SOURCES: Final = ("", SPANS, TIMINGS, HEADERS)
+SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """By their code; 0: nothing was reported."""
 FIELDS: Final = ("queue_us", "prefill_us", "decode_us", "inference_us", "ttft_us", "e2e_us", "arrived_at")
 Numbers = tuple[float | None, ...]

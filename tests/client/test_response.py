@@ -640,6 +640,39 @@ def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
         assert (stream.finish(), stream.server) == ((OK, ""), None)
 
 
+TIMED = (
+    b'"metrics":{"time_to_first_token_ms":21.5,"generation_time_ms":300.25,"queue_time_ms":0.015,"mean_itl_ms":9.5,'
+    b'"tokens_per_second":31.0}'
+)
+"""As vLLM 0.32 writes it with --enable-per-request-metrics."""
+
+
+def test_metrics_of_vllm_are_in_the_event_with_the_usage() -> None:
+    """Its time to first token begins with the first step: it is the prefill."""
+    whole = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],%b}' % TIMED
+    stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(whole), whole))
+    expected = ServerTimes(source="metrics", queue_us=15, prefill_us=21_500, decode_us=300_250)
+    assert (stream.finish(), stream.server) == ((OK, ""), expected)
+    events = (
+        b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+        b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1},%b}\n\ndata: [DONE]\n\n' % TIMED
+    )
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(events)
+    stream = read(head + events)
+    assert (stream.finish(), stream.server) == ((OK, ""), expected)
+    for nothing in (
+        b"{}",
+        b"null",
+        b"[]",
+        b'{"queue_time_ms":"soon"}',
+        b'{"queue_time_ms":-1}',
+        b'{"speculative_decoding":{}}',
+    ):
+        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}' % nothing
+        stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
+        assert (stream.finish(), stream.server) == ((OK, ""), None)
+
+
 @pytest.mark.parametrize(
     ("headers", "streamed", "expected"),
     [
