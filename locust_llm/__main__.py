@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.core.text import say
-from locust_llm.run.console import settle_at_exit
+from locust_llm.run.console import discard_if_unread, settle_at_exit
 
 from .exit_status import ExitStatus, of_signal
 
@@ -42,6 +42,14 @@ server. The load, which options of run change (run --help has them):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: see docs/exit-status.md."""
+    try:
+        return _main(argv)
+    except BrokenPipeError:  # a reader such as head has what it wanted
+        discard_if_unread()
+        return of_signal(signal.SIGPIPE)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     settle_at_exit()
@@ -373,7 +381,7 @@ usage: locust-llm COMMAND ...
   demo            start the simulator and load-test it for 45 seconds; needs no GPU and no server
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
-  canary          watch a shared server by one slow stream: how much prefill load do others cause? canary --help
+  canary HOST     watch a shared server by one slow stream: how much prefill load do others cause? canary --help
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help

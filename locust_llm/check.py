@@ -21,6 +21,7 @@ from locust_llm.client.requests_bridge import authorities, head, target
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
+from locust_llm.core.text import many, say
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
@@ -29,7 +30,7 @@ from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources, ways
-from locust_llm.run.address import base_url, replica_urls, url_of
+from locust_llm.run.address import add_host, base_url, given_host, replica_urls, url_of
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
@@ -137,6 +138,7 @@ def check(
     if proxy := passed(settings):
         yield Finding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
     yield from _model(found)
+    yield from _slots(found, settings.users or 1)
     checker = Checker(settings, headers, found.model, seconds)
     try:
         yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
@@ -154,6 +156,18 @@ def _model(found: Discovery) -> Iterator[Finding]:
         yield Finding(NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note)
     if found.simulated:
         yield Finding(NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server")
+
+
+def _slots(found: Discovery, users: int) -> Iterator[Finding]:
+    """How many requests llama.cpp answers at a time."""
+    if not (slots := found.server_flags.get("total_slots", "")).isdecimal():
+        return
+    few = users > int(slots)
+    advice = f"of {users} users {users - int(slots)} wait for a slot, and TTFT includes that wait" if few else ""
+    requests = many(int(slots), "request")
+    yield Finding(
+        NOTE if few else FINE, "slots", f"{many(int(slots), 'slot')}: it answers {requests} at a time", advice
+    )
 
 
 def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
@@ -322,18 +336,18 @@ def line(finding: Finding) -> str:
 def command(words: list[str]) -> int:
     """0 if a run can start, 1 with a problem."""
     parser = _parser()
-    words = [word.removeprefix("--host=") for word in words if word not in ("-H", "--host")]  # as for a run
     refusal = next(unknown_options(words, parser._option_string_actions), "")
     if not refusal:
         options = parser.parse_args(words)
         try:
+            options.host = given_host(options.address, options.host)
             use_certificates(options)
             use_sources(options)
             settings, headers = _settings(options), headers_at_start(options)
             refusal = next(mistakes(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)
-        if replica_urls(options.host):
+        if replica_urls(options.host or ""):
             refusal = "check asks one address at a time; a run asks each of several before its load"
     if refusal:
         print(f"locust-llm: error: {refusal}", file=sys.stderr)
@@ -341,7 +355,7 @@ def command(words: list[str]) -> int:
     problems = 0
     for finding in check(settings, headers, raise_open_files()):
         problems += finding.level == PROBLEM
-        print(line(finding), flush=True)
+        say(f"{line(finding)}\n")
     return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
@@ -353,7 +367,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file key.txt",
     )
     add = parser.add_argument
-    add("host", metavar="HOST", help="such as localhost:8000")
+    add_host(parser)
     add("--model", help="by default the server's first")
     add(
         "--no-model-check",

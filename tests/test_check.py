@@ -3,6 +3,7 @@
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,6 +156,48 @@ def test_every_request_is_marked_as_a_probe(server: TinyServer) -> None:
     for asked in server.asked:
         assert (asked.headers["x-locust-llm-probe"], asked.headers["x-tenant"]) == ("1", "a")
     assert 4 <= len([path for path in server.paths() if path == "/v1/chat/completions"]) <= 5
+
+
+@pytest.mark.parametrize(
+    ("props", "slots", "users", "level", "words"),
+    [
+        ({"build_info": "b8681", "total_slots": 4}, [], 1, FINE, "4 slots: it answers 4 requests at a time"),
+        ({"build_info": "b8681"}, [{"id": 0}], 1, FINE, "1 slot: it answers 1 request at a time"),
+        ({"build_info": "b8681", "total_slots": 4}, [], 10, NOTE, "4 slots: it answers 4 requests at a time"),
+    ],
+)
+def test_the_slots_of_llama_cpp(
+    props: dict[str, Any], slots: list[Any], users: int, level: str, words: str, server: TinyServer
+) -> None:
+    server.name = "llama.cpp"
+    server.pages = {"/props": (200, props), "/slots": (200, json.dumps(slots))}
+    said = found(server, users=users)["slots"]
+    assert (said.level, said.found) == (level, words)
+    assert said.advice == ("of 10 users 6 wait for a slot, and TTFT includes that wait" if users == 10 else "")
+
+
+def test_a_server_without_slots_has_no_line_about_them(server: TinyServer) -> None:
+    assert "slots" not in found(server)
+
+
+def test_the_address_stands_alone_or_behind_host(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = server.url.removeprefix("http://")
+    for words in (
+        [plain],
+        ["--host", plain],
+        [f"--host={plain}"],
+        ["-H", plain],
+        [f"-H{plain}"],
+        [plain, "-H", server.url],
+    ):
+        assert command(words) == 0
+        assert f"reachable        {server.url}" in capsys.readouterr().out
+    for words, why in (
+        ([], "the server's address is missing, such as localhost:8000"),
+        ([plain, "--host", "localhost:1"], "two addresses are given: name one server"),
+    ):
+        assert command(words) == 5
+        assert capsys.readouterr().err == f"locust-llm: error: {why}\n"
 
 
 def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,35 @@
 """The address of a server, in one form however it was written; of several replicas with commas between."""
 
+import argparse
 import errno
+import re
+from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
+
+_ONE: Final = r"(?:https?://)?(?:[^\s/,@]+@)?(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w.-]+(?=:\d)|\[[0-9a-fA-F:.]+\])(?::\d+)?(?:[/?][^\s,]*)?"
+_ADDRESS: Final = re.compile(rf"https?://\S+|{_ONE}(?:,{_ONE})*")
+"""``localhost``, ``replica:8000``, ``10.0.0.7``, ``llm.example.com/v1``, ``[::1]:8000``, any URL; several with commas."""
+
+
+def is_address(word: str) -> bool:
+    """It reads as the address of a server; neither a name of a class, nor a file that is there."""
+    return bool(_ADDRESS.fullmatch(word)) and not Path(word).exists()
+
+
+def add_host(parser: argparse.ArgumentParser) -> None:
+    """For a command that asks one server, which may stand alone or behind ``--host``: see ``given_host``."""
+    parser.add_argument("address", nargs="?", metavar="HOST", help="the server, such as localhost:8000")
+    parser.add_argument("-H", "--host", metavar="HOST", help="the same, as run has it")
+
+
+def given_host(address: str | None, host: str | None) -> str:
+    """The one server of a command line. Raises ValueError of one sentence."""
+    if not address and not host:
+        raise ValueError("the server's address is missing, such as localhost:8000")
+    if address and host and base_url(address) != base_url(host):
+        raise ValueError("two addresses are given: name one server")
+    return address or host or ""
 
 
 def base_url(host: str) -> str:

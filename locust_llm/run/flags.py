@@ -4,7 +4,7 @@ import difflib
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -17,6 +17,8 @@ from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short, read_number, shown
+
+from .address import base_url, is_address
 
 LINE: Final = 1000
 """Characters of a refusal: what was given may be a whole file."""
@@ -270,20 +272,43 @@ def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[st
             yield f"there is no option {name}{f': did you mean {near[0]}?' if near else ''}"
 
 
-def misplaced_hosts(words: Sequence[str], user_classes: Iterable[str]) -> Iterator[str]:
-    """A sentence of what was meant, where several --host differ, of which argparse takes the last, and where an address
-    stands among the names of user classes."""
-    given = list[str]()
+def hosts_of(words: Sequence[str]) -> Iterator[str]:
+    """What stands behind --host on a command line, each time."""
     for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
         if name in ("--host", "-H"):
-            given.append(value if equals else after)
-    if len({*given}) > 1:
-        yield "--host is given more than once: name one server, or the replicas of one with commas between"
-    for name in user_classes:
-        if not name.isidentifier():
+            yield value if equals else after
+
+
+def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]:
+    """A sentence of what was meant, where several addresses differ, of which argparse takes the last, and for a word among
+    the names of user classes that is neither a name nor an address. ``names``: what stands without an option."""
+    names = list(names)
+    addresses = [name for name in names if is_address(name)]
+    if len(set(map(_written, (*hosts_of(words), *addresses)))) > 1:
+        yield "more than one address is given: name one server, or the replicas of one with commas between"
+    for name in names:
+        if not name.isidentifier() and name not in addresses:
             name = "ADDRESS" if "@" in name else cut_short(name)  # there may be a password in it
             yield f"{name!r} is no user class: did you mean --host {name}?"
+
+
+def _written(host: str) -> str:
+    """In one form; what is no URL stays as it is."""
+    try:
+        return base_url(host) if "," not in host else host
+    except ValueError:
+        return host
+
+
+def take_host(options: Namespace) -> None:
+    """Where an address stands without --host, among the names of user classes: it is the host. One of the environment or of
+    a file gives way to it."""
+    addresses = [name for name in options.user_classes if is_address(name)]
+    if not addresses:
+        return
+    options.host = addresses[0]
+    options.user_classes = [name for name in options.user_classes if name not in addresses]
 
 
 # -- the command, to be written down ------------------------------------------------------------------------------------

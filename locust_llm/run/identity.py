@@ -115,6 +115,8 @@ def _sglang(get: Get) -> Identity:
 
 def _llamacpp(get: Get) -> Identity:
     told = _json(get("/props"))
+    if "total_slots" not in told and (slots := decoded(get("/slots") or b"", list[Any])):
+        told = {**told, "total_slots": len(slots)}
     settings = told.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     flags = _chosen({**told, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))

@@ -55,6 +55,7 @@ from .flags import (
     parser_default,
     reader,
     refuse,
+    take_host,
     unknown_options,
 )
 from .refusals import refuses_media
@@ -113,8 +114,10 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
             for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
                 refuse(wrong if ":" in wrong else f"{wrong}: locust-llm run --help has all of them")
             options = with_scenario(parser, lambda: parse(args, namespace))
-            for wrong in misplaced_hosts(sys.argv[1:] if args is None else args, options.user_classes):
+            words = sys.argv[1:] if args is None else args
+            for wrong in misplaced_hosts(words, options.user_classes):
                 refuse(wrong)
+            take_host(options)
             secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
             setattr(options, SECRETS, sorted(secret))
             if not _checked:  # the web page parses again for each visitor

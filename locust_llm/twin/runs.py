@@ -12,6 +12,7 @@ from typing import Any, Final
 from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import Option, options_of
 from locust_llm.core.settings import Settings
+from locust_llm.run.address import given_host, is_address
 
 Tell = Callable[[str], None]
 """Is given a line of progress."""
@@ -37,6 +38,15 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         elif option.repeated:
             how |= {"action": "append", "default": []}
         group.add_argument(option.flag, help=option.help.replace("%", "%%"), **how)
+
+
+def take_host(options: argparse.Namespace, words: Sequence[str]) -> list[Path]:
+    """The folders among words without an option; an address among them, with a scheme or a port, is the host. Raises
+    ValueError of one sentence."""
+    addresses = [word for word in words if (":" in word or word == "localhost") and is_address(word)]
+    for address in addresses:
+        options.host = given_host(address, options.host)
+    return [Path(word) for word in words if word not in addresses]
 
 
 def server_words(options: argparse.Namespace) -> list[str]:

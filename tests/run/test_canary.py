@@ -137,6 +137,9 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with tiny_server() as server:
         for words, why in (
             (["--host", "127.0.0.1:1"], "cannot reach"),
+            (["127.0.0.1:1"], "cannot reach"),
+            ([], "the server's address is missing, such as localhost:8000"),
+            (["127.0.0.1:1", "--host", "127.0.0.1:2"], "two addresses are given: name one server"),
             (["--host", "a:1,b:2"], "one address at a time"),
             (["--host", server.url, "--token-prize", "3"], "--token-price"),
             (["--host", server.url, "--token-price", "0"], "above 0"),

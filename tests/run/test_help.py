@@ -66,10 +66,14 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
         (["--prefil=2"], "there is no option --prefil: did you mean --prefill-concurrency?"),
         (
             ["--host", "a:1", "--host=b:1"],
-            "--host is given more than once: name one server, or the replicas of one with commas between",
+            "more than one address is given: name one server, or the replicas of one with commas between",
         ),
-        (["localhost:8701"], "'localhost:8701' is no user class: did you mean --host localhost:8701?"),
-        (["http://me:secret@x"], "'ADDRESS' is no user class: did you mean --host ADDRESS?"),
+        (
+            ["a:1", "--host", "b:1"],
+            "more than one address is given: name one server, or the replicas of one with commas between",
+        ),
+        (["me:secret@x"], "'ADDRESS' is no user class: did you mean --host ADDRESS?"),
+        (["some/folder"], "'some/folder' is no user class: did you mean --host some/folder?"),
     ],
 )
 def test_a_wrong_word_is_refused_with_what_was_meant(
@@ -112,3 +116,23 @@ def test_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{versions()}\n"
     assert versions().startswith("locust-llm ")
     assert "Locust 2." in versions()
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "classes"),
+    [
+        (["localhost:8701"], "localhost:8701", []),
+        (["-u", "3", "localhost", "ChatUser"], "localhost", ["ChatUser"]),
+        (["ChatUser", "https://llm.example.com/v1", "-t", "5s"], "https://llm.example.com/v1", ["ChatUser"]),
+        (["10.0.0.7", "--host", "http://10.0.0.7/"], "10.0.0.7", []),
+        (["a:1,b:2"], "a:1,b:2", []),
+        (["[::1]:8000"], "[::1]:8000", []),
+        (["ChatUser", "--host", "a:1"], "a:1", ["ChatUser"]),
+    ],
+)
+def test_an_address_may_stand_alone(words: list[str], host: str, classes: list[str]) -> None:
+    parser = get_empty_argument_parser(default_config_files=[])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda options: None)
+    options = parser.parse_args(["-f", "my/chat.py", *words])
+    assert (options.host, options.user_classes) == (host, classes)

@@ -36,6 +36,8 @@ class TinyServer(ThreadingHTTPServer):
         self.chat: Callable[[Asked], tuple[int, Any]] | None = None
         """Answers chat completions; None: as below."""
         self.chat_status = 200
+        self.pages: dict[str, tuple[int, Any]] = {}
+        """Further ones, by path."""
         self.location = ""
         """Where every answer points, if anywhere."""
 
@@ -50,6 +52,8 @@ class TinyServer(ThreadingHTTPServer):
     def answer(self, asked: Asked) -> tuple[int, Any]:
         if asked.path == "/v1/models":
             return self.models
+        if asked.path in self.pages:
+            return self.pages[asked.path]
         text = asked.body["messages"][0]["content"] if "messages" in asked.body else ""
         if asked.path == "/tokenize" and self.tokenize is not None:
             return 200, {"count": self.tokenize(text)}

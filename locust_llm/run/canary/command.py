@@ -34,7 +34,7 @@ from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import KeyHeaders, headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources
-from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls, url_of
+from locust_llm.run.address import add_host, base_url, given_host, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
 from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
 from locust_llm.run.flags import add_access, unknown_options
@@ -109,6 +109,7 @@ def command(words: list[str]) -> int:
         return _refused(refusal)
     options = parser.parse_args(words)
     try:
+        options.host = given_host(options.address, options.host)
         use_certificates(options)
         use_sources(options)
         settings, headers, plan = _settings(options), headers_at_start(options), _plan(options)
@@ -210,10 +211,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="locust-llm canary",
         description="Watch a shared server: one short stream a few times a minute, whose gaps tell how much prefill load "
         "other clients cause now.",
-        epilog="example: locust-llm canary --host localhost:8000 --for 8h",
+        epilog="example: locust-llm canary localhost:8000 --for 8h",
     )
     add = parser.add_argument
-    add("-H", "--host", required=True, help="such as localhost:8000")
+    add_host(parser)
     add("--every", type=seconds, default=20.0, metavar="TIME", help="from one stream to the next (default: 20s)")
     add("--for", dest="for_s", type=seconds, default=3600.0, metavar="TIME", help="how long to watch (default: 1h)")
     add(

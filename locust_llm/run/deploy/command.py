@@ -15,6 +15,7 @@ from locust.argument_parser import LocustArgumentParser, get_empty_argument_pars
 
 from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run.address import is_address
 from locust_llm.run.flags import OPTIONS, Refused, add_groups, refuse, unknown_options
 
 from .kubernetes import FILES, IMAGE, JOB, KINDS, V1, Plan, documents
@@ -121,7 +122,7 @@ def _pairs(words: Sequence[str], parser: Any) -> Iterator[tuple[Any, str, str | 
             flag, value = word[:2], word[2:].removeprefix("=")
             equals = value
         if not word.startswith("-"):
-            yield None, "", word
+            yield (known["--host"], "--host", word) if is_address(word) else (None, "", word)
             continue
         if flag not in known:
             flag = next((one for one in known if one.startswith(flag) and len(flag) > 2), flag)

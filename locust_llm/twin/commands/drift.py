@@ -15,7 +15,7 @@ from locust_llm.twin import file
 from locust_llm.twin.drift import check
 from locust_llm.twin.drift.report import lines, others
 from locust_llm.twin.folders import Folder, loads
-from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in
+from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in, take_host
 from locust_llm.twin.twin import Twin
 
 from .fit import seconds
@@ -34,7 +34,8 @@ def drift(words: list[str]) -> int:
         options = _parser().parse_args(words)
         twin = file.read(options.twin)
         users = check.loads_of(twin)
-        folder = Folder(options.folder or _measured(options, twin, users))
+        given = take_host(options, [options.folder] if options.folder else [])
+        folder = Folder(given[0] if given else _measured(options, twin, users))
         found = loads(folder)
     except Stopped as error:
         return error.status
@@ -103,6 +104,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
-    add("folder", type=Path, nargs="?", metavar="DIR", help="a run of such loads that is there (default: one is made)")
+    add("folder", nargs="?", metavar="DIR", help="a run of such loads that is there (default: one is made)")
     add("--time", type=seconds, default=MINUTE_S, metavar="TIME", help="of the run (default: 1m)")
     add("--report-dir", type=Path, metavar="DIR", help="where the run goes (default: reports/drift-<time>)")

@@ -22,7 +22,7 @@ from locust_llm.twin.candidates import candidates
 from locust_llm.twin.drift.check import reference
 from locust_llm.twin.fit_report import report
 from locust_llm.twin.folders import Folder, Measured, measured
-from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in
+from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in, take_host
 from locust_llm.twin.twin import NOT_TO_BE_USED, Origin
 
 from .progress import line
@@ -56,7 +56,7 @@ def fit(words: list[str]) -> int:
     folders = list[Path]()
     try:
         options = _parser().parse_args(words)
-        folders = list(options.folders)
+        folders = take_host(options, options.folders)
         if options.host:
             _measure(options, folders)
         elif not folders:
@@ -234,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
-    add("folders", type=Path, nargs="*", metavar="DIR", help="of a probe, and of a sweep or runs of one load each")
+    add("folders", nargs="*", metavar="DIR", help="of a probe, and of a sweep or runs of one load each")
     add("--out", type=Path, metavar="FILE", help="where the twin goes (default: twin.toml beside the runs)")
     add("--report-dir", type=Path, metavar="DIR", help="where the runs go (default: reports/twin-<time>)")
     add("--time", type=seconds, default=SWEEP_S, metavar="TIME", help="of the sweep, at most (default: 6m)")
