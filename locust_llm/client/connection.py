@@ -14,6 +14,7 @@ import gevent.socket
 import msgspec
 from gevent import Timeout
 
+from .loop_turns import take_turn
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
 from .route.tls import TLS
@@ -21,10 +22,14 @@ from .syscalls import quiet
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
-READ_BYTES: Final = 65_536
+READ_BYTES: Final = 16_384
+"""Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15 ms."""
+MAX_HANDSHAKE_BYTES: Final = 1 << 19
+"""Of the server's side of a TLS handshake: five times the longest list of certificates that OpenSSL takes."""
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 """Errors of connect(2) and socket(2) when this machine has no open file, no port, or no address of its own left for it."""
 TICKET_READS: Final = 4
+TICKETS_S: Final = 0.01
 """What a server sends beyond these between two answers has no end: the event loop waits for none of it."""
 UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
@@ -110,18 +115,23 @@ class Connection:
                 if not (data := sock.recv(READ_BYTES)):
                     raise ProxyFailed("closed the connection without an answer to CONNECT")
                 reply += data
+                take_turn()
             self._reached = True
         return sock
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
         self.tls = tls = TLS(context, host)
-        data = b""
+        data, received = b"", 0
         while True:
             if answer := tls.handshake(data):
                 self._socket.sendall(answer)
             if tls.established:
                 return
+            take_turn()  # where more lies there, recv gives nobody else a turn, nor the deadline
             data = self._socket.recv(READ_BYTES)
+            received += len(data)
+            if received > MAX_HANDSHAKE_BYTES:
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server's handshake has no end")
             if not data:
                 raise ssl.SSLError(ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake")
             if data.startswith((b"HTTP/", b"<")):  # a page, of one that took the handshake for HTTP 0.9
@@ -134,9 +144,10 @@ class Connection:
         try:
             if self.tls is None:
                 return quiet(self._socket._sock.fileno())  # else closed, or bytes nobody asked for
+            until = time.monotonic() + TICKETS_S
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
                 data = self._socket._sock.recv(READ_BYTES)
-                if not data or self.tls.received(data) or not self.tls.reusable:
+                if not data or self.tls.received(data) or not self.tls.reusable or time.monotonic() > until:
                     return False
         except BlockingIOError:
             return True
@@ -184,8 +195,9 @@ class Connection:
 
     def receive(self) -> bytes | None:
         """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
-        Raises OSError and TLSClosed."""
+        However fast the peer sends, the loop has a turn with each read. Raises OSError and TLSClosed."""
         while data := self._socket.recv(READ_BYTES):
+            take_turn()
             plain = bytes(data) if self.tls is None else self.tls.received(data)
             if plain:
                 return plain
@@ -194,6 +206,11 @@ class Connection:
             if self.tls is not None and self.tls.closed:
                 break  # else it was a part of a TLS record, or a session ticket
         return None
+
+    @property
+    def cut(self) -> bool:
+        """Of one that the peer has closed: without the word of TLS for it, so that anybody on the way may have done it."""
+        return self.tls is not None and not self.tls.closed
 
     def close(self) -> None:
         """At once, also for the peer (gevent closes only in the next turn of its loop)."""

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import gevent
 from gevent import GreenletExit
-from gevent.lock import BoundedSemaphore
 
 from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
+from .loop_turns import can_wait
 from .open_stream import OpenStream
 from .process_reader import stream_reader
 from .reader import ReaderFailed
@@ -27,8 +27,6 @@ CONNECT_AHEAD_S: Final = 1.0
 above what a new connection takes."""
 CHECKED_S: Final = 0.001
 """A connection that was looked at within this time need not be looked at again."""
-LONG_S: Final = 0.0002
-"""Nothing that can wait begins when the loop has not looked at its timers and sockets for so long."""
 SAME_STEP_S: Final = 0.002
 """So long waits the record of an answer where the gate is crowded: a server sends the last tokens of some and the first of
 others in one step, and for each first one somebody waits."""
@@ -42,29 +40,6 @@ WaitUntil = Callable[[float], object]
 """Waits for a moment, monotonic s. May raise GateClosed: the run ends before it."""
 FirstHook = Callable[[Response, dict[str, Any]], object]
 """Called in the event loop when the first chunk is there, with the stream and the labels: must not block."""
-
-
-class LoopTurns:
-    """Of the event loop of one process. gevent runs up to fifty greenlets that are ready before it looks at timers and
-    sockets again: where each of them makes a request or a record, a send that is due waits for 5 ms."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """``clock``: that of the loop, libev's."""
-        self._first, self._clock = BoundedSemaphore(1), clock
-
-    def take(self) -> None:
-        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned. One turn is
-        enough, and all there may be: after a step of the wall clock, libev's is another for a while."""
-        hub = gevent.get_hub()
-        loop = hub.loop
-        with self._first:
-            if self._clock() - loop.now() > LONG_S:
-                with loop.timer(0.0) as turn:  # 2 µs; sleep(0) would not turn it
-                    hub.wait(turn)
-
-
-can_wait = LoopTurns()
-"""What comes before a send and behind an answer: requests that are made ready ahead, and records."""
 
 
 class UserConnection:

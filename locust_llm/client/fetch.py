@@ -7,7 +7,6 @@ here, as nothing is timed, and as the survey comes before Locust forks.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-import gevent
 import msgspec
 import requests
 from gevent import Timeout
@@ -122,11 +121,10 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
     """Raises FetchFailed, OSError and TLSClosed."""
     received = 0
     while not _whole(frame):
-        gevent.sleep(0)  # where there always is more to read, neither the deadline nor anybody else would have a turn
         data = connection.receive()
         if data is None:
             frame.end()
-            if _whole(frame):
+            if _whole(frame) and not (connection.cut and decoded(_body(frame), msgspec.Raw) is None):
                 break
             raise FetchFailed("closed", "the server closed the connection before the answer was complete")
         received += len(data)
@@ -143,7 +141,11 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
     coding = str(frame.get("content-encoding", "identity")).lower()
     if coding not in ("identity", ""):
         raise FetchFailed("malformed", f"Content-Encoding {coding}, although none was asked for")
-    return Answer(frame.get_code(), str(frame.get("server", "")), b"".join(data for _, data in frame.pieces))
+    return Answer(frame.get_code(), str(frame.get("server", "")), _body(frame))
+
+
+def _body(frame: Frame) -> bytes:
+    return b"".join(data for _, data in frame.pieces)
 
 
 def _whole(frame: Frame) -> bool:

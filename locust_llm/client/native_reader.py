@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOMEM
@@ -27,7 +28,8 @@ PATIENCE_NS: Final = 4_000_000
 """How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
 
 LOOKS: Final = 8
-"""How many streams are decoded in one turn of the loop, at about 20 µs each: what is due comes between."""
+LOOKS_NS: Final = 10_000_000
+"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is due comes between."""
 
 
 def plain(reading: OpenStream) -> bool:
@@ -48,6 +50,9 @@ class NativeReader(StreamReader):
         self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._waiting: set[OpenStream] = set()
         """They have bytes that are not decoded, or ``[DONE]`` and no end."""
+        self._sealed: deque[OpenStream] = deque()
+        """They have more to decrypt than one look may take."""
+        self._next_turn = loop.timer(0.0, ref=False)
 
     def _begin(self, reading: OpenStream, awaited: bool) -> None:
         fd, tls = reading.connection.fd, reading.connection.tls
@@ -85,10 +90,12 @@ class NativeReader(StreamReader):
     def stop(self) -> None:
         self._due.stop()
         self._sweeper.stop()
+        self._next_turn.stop()
         self._native.stop()
 
     def _look_into_due(self) -> None:
         """The loop comes back while there are more."""
+        until_ns = time.monotonic_ns() + LOOKS_NS
         for _ in range(LOOKS):
             fd = self._native.next()
             if fd < 0:
@@ -96,6 +103,16 @@ class NativeReader(StreamReader):
             reading = self._readings.get(fd)
             if reading is not None:
                 self._guarded(reading, self._look)
+            if time.monotonic_ns() > until_ns:
+                break
+
+    def _look_into_sealed(self) -> None:
+        """One, in a turn of the loop."""
+        reading = self._sealed.popleft()
+        if self._readings.get(reading.connection.fd) is reading:
+            self._guarded(reading, self._look)
+        if self._sealed:
+            self._next_turn.start(self._run, self._look_into_sealed)
 
     def _give_up(self) -> None:
         while self._drops:
@@ -115,14 +132,18 @@ class NativeReader(StreamReader):
     def _look(self, reading: OpenStream) -> None:
         stream, now_ns = reading.stream, time.monotonic_ns()
         seen = stream.first_seen
-        end = self._take(reading)
+        end = 0 if reading.sealed else self._take(reading)  # the server waits while there is more than can be decrypted
         if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
             stream.look(now_ns)
-        if end and not stream.over:
+        if end and not stream.over and not reading.sealed:
             self._end(reading, end)
         if stream.over:
             self._over(reading)
             return
+        if reading.sealed:
+            if reading not in self._sealed:
+                self._sealed.append(reading)
+            self._next_turn.start(self._run, self._look_into_sealed)
         if stream.first_seen and not seen:
             self._notices.append((reading, False))
             self._calm(reading)
@@ -152,7 +173,7 @@ class NativeReader(StreamReader):
             reading.stream.failed("tls", tls.failure)
             reading.stream.frame.closed_by_peer = True
         elif number < 0:
-            reading.stream.closed()
+            reading.closed()
         else:
             reading.stream.failed("reset", describe(OSError(number, os.strerror(number))))
 
@@ -171,7 +192,7 @@ class NativeReader(StreamReader):
     def _over(self, reading: OpenStream) -> None:
         reading.stream.over, reading.stream.newest = True, None
         fd = reading.connection.fd
-        if self._readings.pop(fd, None) is not None and self._native.remove(fd):
+        if self._readings.pop(fd, None) is not None and (self._native.remove(fd) or reading.sealed):
             reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
         self._waiting.discard(reading)
         self._notices.append((reading, True))

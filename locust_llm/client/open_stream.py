@@ -1,19 +1,26 @@
 """A streamed answer on its way: what the reader's thread and the greenlet that waits for it both hold."""
 
+import time
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from gevent.event import Event
 
 from .connection import Connection
 from .response import Response
+from .route.tls import SLICE_BYTES
+
+UNSEAL_NS: Final = 5_000_000
+"""So long is decrypted without a pause: others wait meanwhile."""
 
 
 class OpenStream:
     """From ``StreamReader.add`` until it has ended."""
 
     __slots__ = (
-        "connection", "dropped", "ended", "left_since_ns", "looking", "on_first", "read_ns", "sealed", "sealed_bytes",
-        "stamp_ns", "stream",
+        "_opened", "connection", "dropped", "ended", "left_since_ns", "looking", "on_first", "read_ns", "sealed",
+        "sealed_bytes", "stamp_ns", "stream",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None) -> None:
@@ -31,16 +38,18 @@ class OpenStream:
         """What the last read may have left in the kernel came after this, monotonic ns; 0: it left nothing."""
         self.looking = False
         """It waits to be looked into."""
-        self.sealed: list[tuple[int, int, bytes]] = []
+        self.sealed: deque[tuple[int, int, bytes]] = deque()
         """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
         self.sealed_bytes = 0
+        self._opened = b""
+        """What the first of them held as far as it is decrypted."""
 
     def took(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
         """One read; no bytes: the peer closed. Returns whether it shall be looked into: TLS is decrypted then, between the
         reads, as all is decoded."""
         if not data:
-            self.unseal()
-            self.stream.closed()
+            self.unseal(None)
+            self.closed()
             return False
         if self.connection.tls is None:
             return self.stream.arrived(stamp_ns, since_ns, data)
@@ -48,22 +57,43 @@ class OpenStream:
         self.sealed_bytes += len(data)
         return True
 
-    def unseal(self) -> bool:
-        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded now."""
-        stream, tls, look = self.stream, self.connection.tls, False
-        sealed, self.sealed, self.sealed_bytes = self.sealed, [], 0
-        for stamp_ns, since_ns, data in sealed:
-            if tls is None:
-                break
-            plain = tls.received(data)
-            if stream.over:  # read before that was known: the TLS layer of the next answer needs it
+    def closed(self) -> None:
+        """The peer closed the connection."""
+        tls = self.connection.tls
+        self.stream.closed(cut=tls is not None and not tls.closed)
+
+    def unseal(self, patience_ns: int | None = UNSEAL_NS) -> bool:
+        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded now. ``patience_ns``: after
+        it ``sealed`` has the rest; None: all at once."""
+        stream, tls, sealed, look = self.stream, self.connection.tls, self.sealed, False
+        until_ns = None if patience_ns is None else time.monotonic_ns() + patience_ns
+        while sealed and tls is not None:
+            stamp_ns, since_ns, data = sealed.popleft()
+            piece, rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
+            plain = self._opened + tls.received(piece)
+            self.sealed_bytes -= len(piece)
+            over = bool(tls.failure) or tls.closed
+            if rest and not over:
+                sealed.appendleft((stamp_ns, since_ns, rest))
+                self._opened = plain
+            elif stream.over:  # read before that was known: the TLS layer of the next answer needs it
+                self._opened = b""
                 stream.frame.closed_by_peer |= bool(plain)
-                continue
-            look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
-            if tls.failure:
-                stream.failed("tls", tls.failure)
-                stream.frame.closed_by_peer = True
+            else:
+                self._opened = b""
+                look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
+                if tls.failure:
+                    stream.failed("tls", tls.failure)
+                    stream.frame.closed_by_peer = True
+                elif tls.closed and not stream.over:
+                    self.closed()
+            if over:
+                self._forget()
+            elif until_ns is not None and time.monotonic_ns() > until_ns:
                 break
-            if tls.closed and not stream.over:
-                stream.closed()
         return look
+
+    def _forget(self) -> None:
+        """Nothing behind this can be decrypted."""
+        self.sealed.clear()
+        self.sealed_bytes = 0

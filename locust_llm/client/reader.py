@@ -256,7 +256,7 @@ class StreamReader:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                reading.unseal()
+                reading.unseal(None)
                 stream.failed("reset", describe(error))
                 break
             now_ns = time.monotonic_ns()
@@ -330,6 +330,8 @@ class StreamReader:
         if stream.over:
             self._over(reading)
             return
+        if reading.sealed:
+            self._enqueue(reading)
         if stream.first_seen and not seen:
             self._awaited.discard(reading.connection.fd)
             self._notices.append((reading, False))
@@ -357,6 +359,8 @@ class StreamReader:
     def _over(self, reading: OpenStream) -> None:
         fd = reading.connection.fd
         reading.stream.over = True
+        if reading.sealed:  # the TLS layer of the next answer would lack it
+            reading.stream.frame.closed_by_peer = True
         self._readings.pop(fd, None)
         self._awaited.discard(fd)
         with suppress(OSError):

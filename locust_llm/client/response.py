@@ -13,7 +13,7 @@ from typing import Final
 
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
-from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
+from locust_llm.core.record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_metrics, of_timings
 from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
@@ -25,7 +25,7 @@ DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_ERROR_BYTES: Final = 1 << 18
 """What is kept of the body of an error, and of an answer that is given up: more than any message of it shows."""
-MAX_HEADER_BYTES: Final = 1 << 18
+MAX_HEADER_BYTES: Final = 1 << 16
 DONE_NS: Final = 1_000_000_000
 """How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
 that comes behind ``[DONE]`` comes with it; a second is a thousand round trips of a network nearby."""
@@ -39,6 +39,7 @@ STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
 """What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late to change it."""
 CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
+CUT_SHORT: Final = "the server closed the connection without a close_notify of TLS, so the end may be missing"
 NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
 
 
@@ -80,6 +81,8 @@ class Response:
         """Prefill is over: the first chunk is there, or an error in its place."""
         self.over = False
         self.failure: tuple[str, str] | None = None
+        self._cut = False
+        """Only the end of the connection was its end, and not even TLS has that this was meant."""
         self.waiting_bytes = 0
         """Read, and not yet decoded."""
         self._unframed: list[bytes] = []
@@ -133,11 +136,12 @@ class Response:
         done = self.answer.done_read
         return done is not None and now_ns - stamps[done] > DONE_NS
 
-    def closed(self) -> None:
-        """The peer closed the connection."""
+    def closed(self, *, cut: bool = False) -> None:
+        """The peer closed the connection. ``cut``: without the word of TLS for it."""
         self._frame()
         if self.failure is None and not self.frame.complete:
             self.frame.end()
+            self._cut = cut and self.frame.complete
             if not self.frame.complete:
                 self.failure = ("closed", "the server closed the connection before the answer was complete")
         self.over = True
@@ -224,7 +228,16 @@ class Response:
             self.answer.whole(self.body)
         elif self._events.unterminated and not self.answer.finished:
             return "truncated", "the last event has no end"
-        return self.answer.outcome()
+        outcome, message = self.answer.outcome()
+        if self._cut and outcome in (OK, "malformed") and not self._ended_in_itself(outcome):
+            return "truncated", CUT_SHORT
+        return outcome, message
+
+    def _ended_in_itself(self, outcome: str) -> bool:
+        """It shows that nothing of it is missing: JSON that is whole, or a last event."""
+        if self._events is None:
+            return outcome == OK
+        return self._done or self.answer.closing
 
     def _frame(self) -> None:
         """Take what was read out of its HTTP frame."""

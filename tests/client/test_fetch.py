@@ -192,3 +192,27 @@ def test_a_server_that_asks_for_a_certificate(certificate: Path, monkeypatch: py
         assert ask().body == b"ok"
         thread.join(5)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("body", "whole"), [(b'{"a": 1}', True), (b"vllm:num_requests_running 3\nvllm:num", False)])
+def test_an_answer_that_only_the_end_of_a_tls_connection_ends(body: bytes, whole: bool, certificate: Path) -> None:
+    """Without a close_notify, as anybody on the way could end it: it must show itself that it is whole."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    def serve() -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as sock:
+            sock.recv(4096)
+            sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        ask = partial(
+            fetch, "GET", f"https://127.0.0.1:{listener.getsockname()[1]}/", {}, verify=str(certificate), timeout_s=5.0
+        )
+        if whole:
+            assert ask().body == body
+        else:
+            with pytest.raises(FetchFailed) as failed:
+                ask()
+            assert failed.value.outcome == "closed"

@@ -692,3 +692,28 @@ def test_times_in_headers(headers: str, streamed: bool, expected: dict[str, int]
     stream = read(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: 2\r\n{headers}\r\n\r\n{{}}".encode())
     assert stream.server == (None if expected is None else ServerTimes(source="headers", **expected))
     assert Response(0).server is None
+
+
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+FINISHED = event(delta(content="a")) + event(delta("stop"))
+WHOLE_BODY = (
+    b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
+)
+
+
+@pytest.mark.parametrize(("data", "outcome", "cut"), [
+    (UNTIL_CLOSED + FINISHED, OK, "truncated"),
+    (UNTIL_CLOSED + FINISHED + b"data: [DONE]\n\n", OK, OK),
+    (UNTIL_CLOSED + event(delta(content="a")), "truncated", "truncated"),
+    (UNTIL_CLOSED.replace(b"text/event-stream", b"application/json") + WHOLE_BODY, OK, OK),
+    (UNTIL_CLOSED.replace(b"text/event-stream", b"application/json") + WHOLE_BODY[:-9], "malformed", "truncated"),
+    (head(Content_Length=str(len(FINISHED))) + FINISHED, OK, OK),
+])  # fmt: skip
+def test_without_the_word_of_tls_the_end_of_a_connection_is_no_end(data: bytes, outcome: str, cut: str) -> None:
+    """Unless the answer itself shows that it is whole."""
+    for is_cut, expected in ((False, outcome), (True, cut)):
+        stream = Response(0)
+        stream.arrived(1, 1, data)
+        stream.look(2)
+        stream.closed(cut=is_cut)
+        assert stream.finish()[0] == expected

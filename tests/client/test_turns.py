@@ -2,7 +2,7 @@
 
 import gevent
 
-from locust_llm.client.exchange import LONG_S, LoopTurns
+from locust_llm.client.loop_turns import LONG_S, LoopTurns
 
 
 def test_the_loop_turns_where_it_has_not_for_long() -> None:

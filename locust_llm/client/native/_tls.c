@@ -69,6 +69,7 @@ struct Opener {
     Byte *part;              /* of a record whose rest has not come; NULL: none */
     size_t part_bytes;
     size_t to_skip;          /* of a ticket that goes on in the next record */
+    size_t without_data;     /* bytes, the last in a row */
     bool closed;
     bool update_owed;        /* the peer waits for a new key of ours, which only Python's ssl could make */
     int failure;
@@ -223,7 +224,7 @@ static const Byte *next_record(Opener *opener, const Byte **data, size_t *bytes)
 
 size_t opened(Opener *opener, const char *data, size_t bytes, char *plain) {
     const Byte *at = (const Byte *)data;
-    size_t got = 0;
+    size_t got = 0, came = bytes;
     while (bytes && !opener->closed && !opener->failure) {
         const Byte *record = next_record(opener, &at, &bytes);
         if (record == NULL)
@@ -233,6 +234,9 @@ size_t opened(Opener *opener, const char *data, size_t bytes, char *plain) {
         else
             got += open_record(opener, record, record_bytes(record), (Byte *)plain + got);
     }
+    opener->without_data = got ? 0 : opener->without_data + came;
+    if (opener->without_data > MAX_WITHOUT_DATA && !opener->failure)
+        opener->failure = NO_DATA;
     if (!opener->part_bytes) {
         free(opener->part);
         opener->part = NULL;

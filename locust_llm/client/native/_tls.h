@@ -7,6 +7,8 @@
 
 #define MAX_RECORD (5 + 16384 + 256)  /* RFC 8446, 5.2: header, and the most that is encrypted */
 #define BAD_RECORD (-1)
+#define NO_DATA (-2)             /* records without data, and without end, as tls.py has it */
+#define MAX_WITHOUT_DATA (1 << 18)
 
 typedef struct Opener Opener;
 
@@ -19,7 +21,7 @@ size_t opened(Opener *opener, const char *data, size_t bytes, char *plain);
 /* The peer has said that it sends no more. */
 int opener_closed(const Opener *opener);
 
-/* 0; the number of the peer's alert (RFC 8446, 6); or BAD_RECORD. What came before it was given. */
+/* 0; the number of the peer's alert (RFC 8446, 6); BAD_RECORD; or NO_DATA. What came before it was given. */
 int opener_failure(const Opener *opener);
 
 #endif

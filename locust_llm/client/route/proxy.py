@@ -19,7 +19,7 @@ from locust_llm.core.foreign_text import NAME_BYTES, Secrets, shown
 
 PORT: Final = 80
 """Of a proxy whose URL names none, as curl and requests have it for http."""
-MAX_REPLY_BYTES: Final = 1 << 16
+MAX_REPLY_BYTES: Final = 1 << 14
 """Of the head of an answer to CONNECT."""
 _BEGINS: Final = b"HTTP/1."
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?\r?\n")

@@ -14,8 +14,16 @@ RECORD_BYTES: Final = 16_384
 """Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""
 RANDOM: Final = slice(11, 43)
 """Of the client, in its first record: behind two headers and the version (RFC 8446, 4.1.2)."""
+SLICE_BYTES: Final = 16_384
+"""Of what came, opened without a pause: the worst of it, new keys without end, takes OpenSSL 15 ms."""
+MAX_WITHOUT_DATA: Final = 1 << 18
+"""Bytes of records in a row that hold nothing of an answer. Servers send a few session tickets, of 16 kB with a long list of
+certificates in each."""
 MAX_ANSWERS: Final = 65_536
 """Bytes of the TLS layer's own answers, which nobody sends while an answer comes."""
+ENDLESS: Final = "the server sends TLS records without data, and without end"
+NO_DATA: Final = -2
+"""The same as a failure of the native part."""
 ALERTS: Final = {
     10: "unexpected message", 20: "bad record MAC", 22: "record overflow", 40: "handshake failure", 42: "bad certificate",
     43: "unsupported certificate", 44: "certificate revoked", 45: "certificate expired", 46: "certificate unknown",
@@ -35,6 +43,7 @@ class TLS:
         self._random = b""
         self._closed = False
         self._failure = ""
+        self._without_data = 0
         self.established = False
         """The handshake is done."""
         self.opener: Opener | None = None
@@ -81,14 +90,22 @@ class TLS:
         if self.opener is None or not self.opener.failure:
             return self._failure
         alert = self.opener.failure
+        if alert == NO_DATA:
+            return ENDLESS
         if alert < 0:
             return "what came cannot be decrypted"
         return f"the server's TLS alert {alert}" + (f", {ALERTS[alert]}" if alert in ALERTS else "")
 
     def received(self, data: bytes) -> bytes:
         """Plain bytes out of what came over the socket; may be none. Sets ``closed`` and ``failure``."""
-        if self.opener is not None:
-            return self.opener.received(data)
+        plain = self.opener.received(data) if self.opener is not None else self._opened(data)
+        self._without_data = 0 if plain else self._without_data + len(data)
+        if self._without_data > MAX_WITHOUT_DATA:
+            self._failure = self._failure or ENDLESS
+        return plain
+
+    def _opened(self, data: bytes) -> bytes:
+        """By Python's ssl."""
         incoming, read = self._incoming, self._object.read
         incoming.write(data)
         plain = b""

@@ -17,8 +17,9 @@ from locust_llm import events
 from locust_llm.client.answer import Answer, answered, joined
 from locust_llm.client.api import length_fields
 from locust_llm.client.bounds import chunk_limit
-from locust_llm.client.exchange import UserConnection, can_wait, exchange
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import GateClosed
+from locust_llm.client.loop_turns import can_wait
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
 from locust_llm.client.response import Response

@@ -1,0 +1,177 @@
+"""A TLS peer that sends records without data: it holds the event loop for no more than 50 ms and outlasts no deadline."""
+
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import gevent
+import pytest
+from support.tls_flood import WITHOUT_DATA, Sealer, context_of, flooding, secret_of
+
+from locust_llm.client import process_reader
+from locust_llm.client.connection import ConnectFailed, Connection, Target
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.fetch import FetchFailed, fetch
+from locust_llm.client.gate import Gate
+from locust_llm.client.native_reader import NativeReader
+from locust_llm.client.reader import StreamReader
+from locust_llm.client.request import Request
+from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, SLICE_BYTES, TLS
+
+HELD_S = 0.05
+"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is not ours."""
+DEADLINE_S = 0.5
+
+
+@contextmanager
+def loop_watched() -> Iterator[list[float]]:
+    """What the loop did between two looks at its timers, in seconds of the processor."""
+    held = list[float]()
+
+    def tick() -> None:
+        before = time.thread_time()
+        while True:
+            gevent.sleep(0.001)
+            now = time.thread_time()
+            held.append(now - before)
+            before = now
+
+    ticking = gevent.spawn(tick)
+    gevent.sleep(0.01)
+    held.clear()
+    try:
+        yield held
+        gevent.sleep(0.002)
+    finally:
+        ticking.kill()
+
+
+def sealed_pair(certificate: Path, log: Path) -> tuple[TLS, Sealer]:
+    """A client after its handshake, and what seals as its server."""
+    client = TLS(ssl.create_default_context(cafile=str(certificate)), "localhost")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context_of(str(certificate), str(log)).wrap_bio(to_server, to_client, server_side=True)
+    while not client.established:
+        to_server.write(client.handshake(to_client.read()))
+        with suppress(ssl.SSLWantReadError):
+            server.do_handshake()
+    cipher = server.cipher()
+    assert cipher is not None
+    return client, Sealer(secret_of(str(log)), cipher[0])
+
+
+@pytest.mark.parametrize("opened_by", ["python", "native"])
+@pytest.mark.parametrize("name", WITHOUT_DATA)
+def test_records_without_data_end_the_connection(name: str, opened_by: str, certificate: Path, tmp_path: Path) -> None:
+    """Each slice in 50 ms of the processor, and all of them before a quarter of a megabyte and a slice have come."""
+    client, sealer = sealed_pair(certificate, tmp_path / "log")
+    if opened_by == "python":
+        client.opener = None
+    came, longest = 0, 0.0
+    while not client.failure:
+        batch = bytearray()
+        while len(batch) < SLICE_BYTES:
+            batch += WITHOUT_DATA[name](sealer)
+        for at in range(0, len(batch), SLICE_BYTES):
+            began = time.thread_time()
+            assert client.received(bytes(batch[at : at + SLICE_BYTES])) == b""
+            longest = max(longest, time.thread_time() - began)
+        came += len(batch)
+        assert came <= MAX_WITHOUT_DATA + 2 * SLICE_BYTES
+    assert longest < HELD_S
+
+
+def test_data_in_between_is_no_flood(certificate: Path, tmp_path: Path) -> None:
+    client, sealer = sealed_pair(certificate, tmp_path / "log")
+    for _ in range(20):
+        assert client.received(b"".join(WITHOUT_DATA["padded"](sealer) for _ in range(10))) == b""
+        assert client.received(sealer.record(23, b"x")) == b"x"
+    assert client.failure == ""
+
+
+@pytest.fixture(scope="module")
+def flood_url(certificate: Path) -> Iterator[str]:
+    with flooding(certificate) as url:
+        yield url
+
+
+SEEDS = [str(random.Random(n).randrange(1 << 30)) for n in range(12)]
+FLOODS = [*WITHOUT_DATA, *SEEDS]
+FEW = ["empty", "tickets", "asked_keys", SEEDS[0]]
+AT_LENGTH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.full) for name in FLOODS]
+
+
+@pytest.mark.parametrize("name", AT_LENGTH)
+@pytest.mark.parametrize("opened_by", ["python", "native"])
+def test_a_question_ends_in_time_and_the_loop_goes_on(
+    name: str, opened_by: str, flood_url: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discovery, the check and the metrics ask by ``fetch``."""
+    if opened_by == "python":
+        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
+    began = time.monotonic()
+    with loop_watched() as held, pytest.raises(FetchFailed) as failed:
+        fetch("GET", f"{flood_url}/{name}", {}, verify=str(certificate), timeout_s=DEADLINE_S)
+    assert failed.value.outcome in ("tls", "timeout", "too_large")
+    assert time.monotonic() - began < DEADLINE_S + 1
+    assert max(held) < HELD_S
+
+
+@pytest.mark.parametrize("name", AT_LENGTH)
+@pytest.mark.parametrize("opened_by", ["python", "native"])
+@pytest.mark.parametrize("kind", [StreamReader, NativeReader])
+def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
+    name: str, opened_by: str, kind: type[StreamReader], flood_url: str, certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if opened_by == "python":
+        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
+    monkeypatch.setattr(process_reader, "kind", kind)
+    monkeypatch.setattr(process_reader, "_reader", None)
+    place = urlsplit(flood_url)
+    target = Target("127.0.0.1", place.port or 0, ssl.create_default_context(cafile=str(certificate)))
+    wire = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
+    request = Request(target=target, data=wire, labels={"id": "1", "name": "flood"}, timeout_s=DEADLINE_S)
+    line = UserConnection()
+    began = time.monotonic()
+    with loop_watched() as held:
+        record = exchange(line, Gate(), request, 0.0)
+    line.close()
+    process_reader.stream_reader().stop()
+    assert record.outcome in ("tls", "timeout", "too_large", "malformed")
+    assert time.monotonic() - began < DEADLINE_S + 1
+    assert max(held) < HELD_S
+
+
+def test_a_handshake_ends_in_time_and_the_loop_goes_on(certificate: Path) -> None:
+    """Behind its first record the server changes to the cipher, again and again."""
+    with flooding(certificate, "handshake") as url:
+        target = Target("127.0.0.1", urlsplit(url).port or 0, ssl.create_default_context(cafile=str(certificate)))
+        began = time.monotonic()
+        with loop_watched() as held, pytest.raises(ConnectFailed) as failed:
+            Connection(target, timeout=DEADLINE_S)
+    assert failed.value.outcome in ("tls", "connect_timeout", "reset")
+    assert time.monotonic() - began < DEADLINE_S + 1
+    assert max(held) < HELD_S
+
+
+def test_the_reason_is_one_sentence(flood_url: str, certificate: Path) -> None:
+    with pytest.raises(FetchFailed, match=ENDLESS) as failed:
+        fetch("GET", f"{flood_url}/tickets", {}, verify=str(certificate), timeout_s=20.0)
+    assert failed.value.outcome == "tls"
+
+
+def test_a_deadline_holds_whatever_lies_in_the_socket_and_whatever_tls_makes_of_it() -> None:
+    """There always is more to read, and never any data."""
+    connection = object.__new__(Connection)
+    connection.tls = cast(Any, SimpleNamespace(received=lambda data: b"", failure="", closed=False))
+    connection._socket = SimpleNamespace(recv=lambda size: b"x" * size)
+    with loop_watched() as held, pytest.raises(gevent.Timeout), gevent.Timeout(0.1):
+        connection.receive()
+    assert max(held) < HELD_S
