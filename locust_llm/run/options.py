@@ -62,8 +62,8 @@ from .refusals import refuses_media
 from .scenario import scenario_changed, scenario_published, scenario_rules, with_origin, with_scenario
 from .schedule import rate_of
 
-SECRETS: Final = "llm_secrets"
-"""Where the options have the names of the locustfile's own secret ones."""
+_secret_flags: Final[set[str]] = set()
+"""Names of the locustfile's own secret options: not among the options, which a form or a message could change."""
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
 FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
@@ -102,6 +102,11 @@ def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
         options.llm_rules = list(_without_comments(form["slo"].splitlines()))
 
 
+def secret_flags() -> tuple[str, ...]:
+    """Names of the locustfile's own options that are secret (``is_secret``)."""
+    return tuple(sorted(_secret_flags))
+
+
 _checked = False
 
 
@@ -118,8 +123,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
             for wrong in misplaced_hosts(words, options.user_classes):
                 refuse(wrong)
             take_host(options)
-            secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
-            setattr(options, SECRETS, sorted(secret))
+            _secret_flags.update(action.dest for action in parser._actions if getattr(action, "is_secret", False))
             if not _checked:  # the web page parses again for each visitor
                 _checked = True
                 before_load(options)
@@ -306,7 +310,7 @@ def settings_of(options: Namespace | None) -> Settings:
         locustfile=os.path.basename(str(options.locustfile or "")),
         command=command_line(
             options.header,
-            [options.api_key_command, *(getattr(options, name) for name in getattr(options, SECRETS, ()))],
+            [options.api_key_command, *(getattr(options, name, None) for name in secret_flags())],
             {
                 **{text: without_values(text) for text in options.candidate_set},
                 **{text: without_value(text) for text in options.tenant_header},

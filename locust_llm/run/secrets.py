@@ -13,7 +13,7 @@ from locust.rpc.zmqrpc import BaseSocket
 from locust_llm.client.requests_bridge import own_certificate
 
 from .access.headers import candidate_headers, request_headers, tenant_headers
-from .options import SECRETS
+from .options import secret_flags
 
 WITHHELD: Final = (
     "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",
@@ -40,7 +40,7 @@ def without_secrets(message: Message) -> Message:
     if message.type != "spawn":
         return message
     options: dict[str, Any] = message.data["parsed_options"]
-    secret = {*WITHHELD, *options.get(SECRETS, ())}
+    secret = {*WITHHELD, *secret_flags()}
     kept = {name: value for name, value in options.items() if name not in secret}
     return Message("spawn", {**message.data, "parsed_options": kept}, message.node_id)
 
@@ -48,7 +48,7 @@ def without_secrets(message: Message) -> Message:
 def secret_names(options: Namespace | None) -> tuple[str, ...]:
     """For which this process has a value: headers, and flags of the locustfile (``is_secret``). Raises OSError and
     ValueError."""
-    flags = [f"--{name.replace('_', '-')}" for name in getattr(options, SECRETS, ()) if getattr(options, name)]
+    flags = [f"--{name.replace('_', '-')}" for name in secret_flags() if getattr(options, name, None)]
     own = (f"--candidate-set header:{name.title()}" for name in candidate_headers(options))
     of_tenants = (
         f"--tenant-header {tenant}:{name.title()}" for tenant, own in tenant_headers(options).items() for name in own

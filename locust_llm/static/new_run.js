@@ -38,7 +38,6 @@
   function values() {
     const body = new URLSearchParams();
     for (const { box, input } of fields) {
-      if ("secret" in box.dataset && !input.value) continue;  // as it is
       if (isSwitch(input)) body.set(input.name, box.hidden ? input.dataset.default : String(input.checked));
       else body.set(input.name, box.hidden ? "" : input.value);
     }

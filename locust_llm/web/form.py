@@ -47,14 +47,16 @@ OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD)
 
 
 def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str, dict[str, Any]]:
-    """The fields of Locust's form (``extra_options`` of its template), in our order, with the values of the last run."""
+    """The fields of Locust's form (``extra_options`` of its template), in our order, with the values of the last run. Secret
+    flags are none: Locust would write their values into its page."""
     known = [name for name in OWN_FIELDS if name in extra]
     order = sorted(
         known,
         key=lambda name: MAIN_FIELDS.index(name) if name in MAIN_FIELDS else len(MAIN_FIELDS) + list(extra).index(name),
     )
     found = {}
-    for name in [*order, *(name for name in extra if name not in OWN_FIELDS)]:
+    own = (name for name in extra if name not in OWN_FIELDS and not extra[name].get("is_secret"))
+    for name in [*order, *own]:
         field = dict(extra[name], default_value=getattr(options, name, extra[name]["default_value"]))
         if name in FIELDS:
             field["help_text"] = help_of(FIELDS[name])
@@ -81,13 +83,15 @@ def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
             refuse(f"SLO {rule!r}: a rule with another run is allowed on the command line only")
     for name, text in form.items():  # of a locustfile's own flags
         kind = type(getattr(options, name, None))
-        if name not in OWN_FIELDS and kind in (int, float):
+        if name not in (*OWN_FIELDS, "spawn_rate") and kind in (int, float):
             flag = f"--{name.replace('_', '-')}"
             if (value := number(kind, flag)(text.strip())) is None:
                 refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing")
             setattr(options, name, value)
     if "host" in form:
         options.host = form["host"].strip()
+    if form.get("spawn_rate", "").strip():
+        options.spawn_rate = number(float, "-r")(form["spawn_rate"])
     if "run_time" in form:
         options.run_time = options.llm_run_time = _seconds(form["run_time"].strip())
     if "user_count" in form:
@@ -135,7 +139,7 @@ def changed(before: Namespace, after: Namespace) -> list[str]:
 
 
 def for_locust(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, str]:
-    """The fields for Locust, for a run with these settings."""
+    """The fields for Locust, for a run with these settings. ``form``: what it may have of the one that came."""
     rest = MultiDict((name, value) for name, value in form.items(multi=True) if name not in OWN_FIELDS)
     rest["user_count"] = str(settings.first_users or 1)
     if not rest.get("spawn_rate", "").strip():

@@ -12,7 +12,8 @@ from locust_llm.run.flags import default_of
 from locust_llm.run.options import rules_of
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
-from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, OWN_FIELDS, SPAWN_RATE
+from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE
+from .whitelist import own_flags
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules", "server": "Server",
@@ -88,8 +89,6 @@ class Field(msgspec.Struct, frozen=True):
     """(value, text) of a list."""
     needs: str = ""
     """Names as in DEPENDS, with blanks between."""
-    secret: bool = False
-    """Its value is in no page: empty means as it is."""
 
     @property
     def is_set(self) -> bool:
@@ -120,8 +119,8 @@ def groups(options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Da
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
             found[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
-    if own := [_own(name, field) for name, field in extra.items() if name not in OWN_FIELDS]:
-        found[LOCUSTFILE] = own
+    if own := own_flags(extra):
+        found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
     return [_group(title, fields) for title, fields in found.items()]
 
 
@@ -214,9 +213,8 @@ def _own(name: str, field: Mapping[str, Any]) -> Field:
     text = (
         str(value).lower() if kind == "switch" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
     )
-    secret = bool(field.get("is_secret"))
     return Field(
-        name, name.replace("_", " ").capitalize(), kind, "" if value is None or secret else text,
+        name, name.replace("_", " ").capitalize(), kind, "" if value is None else text,
         help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",
-        choices=tuple((str(one), str(one)) for one in choices), secret=secret,
+        choices=tuple((str(one), str(one)) for one in choices),
     )  # fmt: skip

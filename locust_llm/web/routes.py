@@ -7,6 +7,7 @@ functions that are replaced. All is behind Locust's login.
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from .new_run import groups
 from .origin import guarded, names
 from .swarm import Swarm, is_open
 from .view import View
+from .whitelist import Whitelist
 
 logger = logging.getLogger("locust_llm")
 
@@ -289,8 +291,20 @@ def _extend(ui: Any, view: View, datasets: Datasets, on_asked: Callable[[Setting
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
     if hasattr(options, LIMIT_FIELD):
-        swarm = Swarm(view, options, datasets, views["locust.swarm"], on_asked)
+        whitelist = Whitelist(view.environment, options, picks_classes=ui.userclass_picker_is_active)
+        swarm = Swarm(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
+        change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
+        views["locust.update_user"] = ui.auth_required_if_enabled(_named(change, "llm_user"))
+
+
+def _change_user(whitelist: Whitelist, keep_key: Callable[[str], None], ask_locust: Callable[[], Any]) -> Any:
+    """Locust sets any attribute of a user class to anything."""
+    try:
+        whitelist.check_user(flask.request.get_data(), keep_key)
+    except (Refused, ValueError, OSError) as no:
+        return _text(str(no), 422)
+    return ask_locust()
 
 
 def _state(view: View) -> str:

@@ -20,10 +20,12 @@ from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused, refuse
 from locust_llm.run.preflight import headers_of, ready
+from locust_llm.run.secrets import secret_names
 
 from .datasets import Datasets
 from .form import DATASET_FIELD, LIMIT_FIELD, changed, edited, filled, for_locust, settings_asked
 from .view import View
+from .whitelist import PICKED, Whitelist
 
 logger = logging.getLogger("locust_llm")
 
@@ -41,19 +43,20 @@ def is_open(options: Namespace) -> bool:
 
 
 class Swarm:
-    """A view of Flask. ``ask_locust``: Locust's own view; ``on_asked``: takes the settings of the next run, and what is
-    known of the server."""
+    """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have; ``on_asked``: takes the
+    settings of the next run, and what is known of the server."""
 
     def __init__(
         self,
         view: View,
         options: Namespace,
         datasets: Datasets,
+        whitelist: Whitelist,
         ask_locust: Callable[[], Any],
         on_asked: Callable[[Settings, Discovery], None],
     ) -> None:
         self._view, self._options, self._datasets = view, options, datasets
-        self._ask_locust, self._on_asked = ask_locust, on_asked
+        self._whitelist, self._ask_locust, self._on_asked = whitelist, ask_locust, on_asked
         self._own_host = base_url(options.host or "")
         self._open = is_open(options)
 
@@ -63,7 +66,8 @@ class Swarm:
         assert runner is not None
         on = runner.state in ("spawning", "running") and control is not None
         try:
-            return self._edit(runner, control) if on and control is not None else self._start(runner)
+            form = self._whitelist.check(flask.request)
+            return self._edit(runner, control, form) if on and control is not None else self._start(runner, form)
         except HTTPException:
             raise
         except Exception as no:
@@ -74,8 +78,8 @@ class Swarm:
             logger.error(self._view.refusal)
             return flask.jsonify({"success": False, "message": why, "host": environment.host})
 
-    def _start(self, runner: Any) -> Any:
-        view, form = self._view, flask.request.form
+    def _start(self, runner: Any, form: MultiDict[str, str]) -> Any:
+        view = self._view
         if view.starting:
             refuse("a run is starting: the server is being checked")
         view.starting, view.refusal = True, ""
@@ -91,19 +95,20 @@ class Swarm:
                 options.input_file = self._datasets.path(form[DATASET_FIELD])
             settings = settings_asked(options, runner)
             headers = headers_of(options)
-            if headers:
-                self._keep_key(settings.host)
+            self.keep_key(settings.host)
             found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
         finally:
             view.starting = False
         self._on_asked(settings, found)
         vars(self._options).update(vars(options))
-        return self._pass_on(for_locust(form, settings), settings.users)
+        return self._pass_on(for_locust(self._whitelist.for_locust(form), settings), settings.users)
 
-    def _edit(self, runner: Any, control: Control) -> Any:
+    def _edit(self, runner: Any, control: Control, asked: MultiDict[str, str]) -> Any:
         """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the
         live page has set stays."""
-        before, form = self._options, edited(flask.request.form)
+        before, form = self._options, edited(asked)
+        if picked := [name for name in PICKED if name in form]:
+            refuse(f"{' and '.join(picked)} cannot change during a run")
         after = filled(before, form)
         if fixed := [name for name in changed(before, after) if name != LIMIT_FIELD]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
@@ -122,7 +127,7 @@ class Swarm:
                 before.llm_users = users
                 self._view.settled()
                 now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
-                answer = self._pass_on(for_locust(flask.request.form, now), users)
+                answer = self._pass_on(for_locust(self._whitelist.for_locust(asked), now), users)
                 if not answer.get_json()["success"]:
                     return answer
             else:
@@ -136,9 +141,9 @@ class Swarm:
         self._options.num_users = users  # Locust knows those that begin
         return answer
 
-    def _keep_key(self, host: str) -> None:
-        """No visitor of this page may have the key sent to another server. Raises Refused."""
-        if self._open and host != self._own_host:
+    def keep_key(self, host: str) -> None:
+        """No visitor of this page may have the key, or what else is secret, sent to another server. Raises Refused."""
+        if self._open and base_url(host) != self._own_host and secret_names(self._options):
             refuse(
                 "the API key and headers go to the server of the command line only, as others can reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"

@@ -5,15 +5,16 @@ from support import unpatched_locust  # noqa: F401  before anything of Locust
 # isort: split
 import os
 import sys
-from argparse import Namespace
 
 from locust.rpc.protocol import Message
 
 import pytest
 from support.command_line import parse
+from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm.run.flags import command_line
 from locust_llm.run.greeting import greeting, refusal
+from locust_llm.run.options import add_options, secret_flags
 from locust_llm.run.protocol import Hello
 from locust_llm.run.secrets import secret_names, without_secrets
 
@@ -30,9 +31,14 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["locust"])
 
 
-def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs() -> None:
+@pytest.mark.parametrize("posted", [{}, {"llm_secrets": ["my_plain"]}, {"llm_secrets": []}])
+def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs(
+    posted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the options say is secret: a form, or a message, could change them."""
+    monkeypatch.setattr("locust_llm.run.options._secret_flags", {"my_password"})
     options = parse("--header", f"X-Api-Key: {FLAG}", "--api-key-file", "key", "--model", "m")
-    vars(options).update(llm_secrets=["my_password"], my_password=OWN)
+    vars(options).update(my_password=OWN, **posted)
     message = Message("spawn", {"host": "h", "parsed_options": vars(options)}, "w")
     sent = without_secrets(message)
     assert (sent.type, sent.node_id, sent.data["host"]) == ("spawn", "w", "h")
@@ -57,8 +63,9 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
     assert secret_names(None) == secret_names(parse()) == ()
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"x-tenant: {TENANT}")
+    monkeypatch.setattr("locust_llm.run.options._secret_flags", {"my_password", "unset", "missing"})
     options = parse("--header", f"X-Api-Key: {FLAG}")
-    vars(options).update(llm_secrets=["my_password", "unset"], my_password=OWN, unset="")
+    vars(options).update(my_password=OWN, unset="")
     assert secret_names(options) == ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
     assert KEY not in str(greeting([], secret_names(options)))
 
@@ -93,6 +100,12 @@ def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypa
     assert command_line([], [OWN, "a", None, ""]) == "locust --my-password '***' '--other=***' --short '***' data"
 
 
-def test_the_parser_knows_the_secret_flags() -> None:
-    options: Namespace = parse()
-    assert options.llm_secrets == []
+def test_the_parser_knows_the_secret_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("locust_llm.run.options._secret_flags", set())
+    parser = get_empty_argument_parser(default_config_files=[])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda _: None)
+    parser.add_argument("--my-password", is_secret=True, default="")
+    parser.add_argument("--my-plain", default="")
+    parser.parse_args(["-f", "my/chat.py"])
+    assert secret_flags() == ("my_password",)

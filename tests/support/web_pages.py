@@ -40,6 +40,7 @@ class Page:
         self.runner = self.environment.create_local_runner()  # after it: else it would make its page at once
         self.asked: list[dict[str, list[str]]] = []
         self.surveyed: list[Discovery] = []
+        self.locusts_swarm = self.ui.app.view_functions["locust.swarm"]
         self.ui.app.view_functions["locust.swarm"] = self._swarm
         self.view: View = attach(self.environment, lambda settings, found: self.surveyed.append(settings), first=first)
         self.client = self.ui.app.test_client()

@@ -276,6 +276,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         Option(
             "server",
             "Do not verify the server's TLS certificate: anybody in between can then read everything, the key too",
+            in_form=False,
         ),
     ] = False
     api_key_lifetime: Annotated[
