@@ -22,13 +22,13 @@ from locust_llm.core.machine import Commit
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.mix import canonical
-from locust_llm.load.prompts import Lengths, Prompts, fit
+from locust_llm.load.prompts import Lengths, sample_numbers
 from locust_llm.load.schema import MISSING, available, wanted
-from locust_llm.protocols.answer import Completion, Count, count, status_message
+from locust_llm.protocols.answer import Completion, status_message
 from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
 
 from .address import url_of
-from .identity import TIMEOUT_S, identify, template_head
+from .identity import TIMEOUT_S, identify
 from .options import extras
 from .refusals import (
     BUSY,
@@ -44,16 +44,12 @@ from .refusals import (
     some_of,
     too_long,
 )
+from .tokenizer_calibration import calibrate
 
 logger = logging.getLogger("locust_llm")
 
 MODELS_TIMEOUT_S: Final = 10.0
-"""Of /v1/models, and of /tokenize, which compute nothing."""
-MIN_PROBE_WORDS: Final = 500
-MAX_PROBE_WORDS: Final = 1_500
-"""Length of the longest probe, in words."""
-TOKENS_A_WORD: Final = 6
-"""No tokenizer of a language model takes more for the words of a prompt: a probe has to fit into the context."""
+"""Of what computes nothing."""
 WAITING_AFTER_S: Final = 3.0
 """After this wait for an answer the console has a line about it."""
 LINE_BYTES: Final = 2_000
@@ -73,10 +69,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
-
-
-class _Tokens(msgspec.Struct):
-    count: Count = None
 
 
 class DiscoveryFailed(Exception):
@@ -285,51 +277,14 @@ def _goes_by(name: str, model: _Model) -> bool:
 
 
 def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
-    """The lengths of prompts of known words, in tokens, as the server counts them."""
-    # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
-    texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
-    many = max(MIN_PROBE_WORDS, min(MAX_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
-    if found.context is not None:
-        many = max(2, min(many, found.context // TOKENS_A_WORD))
-    # one word alone shows exactly what the template adds; the text is not everywhere alike, so three samples of it
-    sizes = (1, many, many, many)
-    probes: list[Probe] = []
-    notes = list(found.notes)
-    kind, way = "tokenize", _tokenize
-    chat = partial(_chat, key=key)
-    if not settings.generates:  # else the probe of lengths shows that it answers
-        chat(ask, settings, found.model, texts.words(1))
-    for words in sizes:
-        text = texts.words(words)
-        try:
-            tokens = way(ask, settings, found.model, text)
-        except FetchFailed as error:
-            notes.append(f"/tokenize was not used: {error}")
-            tokens = None
-        if tokens is None and kind == "tokenize":
-            kind, way = "chat", chat
-            tokens = way(ask, settings, found.model, text)
-        if tokens is None:
-            notes.append("the server does not report the tokens of a prompt: prompt lengths are estimates")
-            return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
-        probes.append(Probe(kind=kind, words=words, tokens=tokens))
-    try:
-        lengths = fit((probe.words, probe.tokens) for probe in probes)
-        if kind == "tokenize" and settings.prefix_cache_hit_rate is not None:
-            lengths = msgspec.structs.replace(lengths, head_tokens=template_head(ask, settings, found.model))
-    except (ValueError, FetchFailed) as error:
-        notes.append(f"prompt lengths could not be measured: {error}")
-        return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
-    return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))
-
-
-def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
-    """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill. Raises
-    FetchFailed."""
-    body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
-    answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=MODELS_TIMEOUT_S)
-    tokens = decoded(answer.body, _Tokens) if answer.status == 200 else None
-    return None if tokens is None else count(tokens.count) or None
+    """The lengths of prompts in tokens, as the server counts them."""
+    count_by_chat = partial(_chat, ask, settings, found.model, key=key)
+    if not settings.generates:  # else what keeps outputs at their length shows that it answers
+        count_by_chat(*sample_numbers(1))
+    counted = calibrate(ask, settings, found.model, found.context, count_by_chat)
+    return msgspec.structs.replace(
+        found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
+    )
 
 
 def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bool = False) -> int | None:

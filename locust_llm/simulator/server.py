@@ -213,10 +213,12 @@ def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str,
     if "prompt" in asked:
         text = api.field(asked, "prompt", str) or ""
         pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
+        texts = [*pieces[: len(pieces) - tokens.count_text(text)], *tokens.piece_texts(text)]
     else:
-        pieces = tokens.chat_pieces(api.parse_messages(asked))
+        texts = pieces = tokens.chat_pieces(api.parse_messages(asked))
     ids = tokens.encode(pieces)
-    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
+    shown = texts if asked.get("return_token_strs") is True else None
+    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": shown}
 
 
 def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
@@ -13,6 +14,8 @@ from .scheduling.cost import BLOCK_SIZE
 # Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens), digits by three as in
 # Llama 3, newlines together, every other character alone. A space belongs to the word after it.
 _PIECE = re.compile(r"[a-zA-Z]{1,6}|[0-9]{1,3}|\n+|[^\sa-zA-Z0-9]")
+
+_BLANK = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 
 _NUM_WORD_IDS = 128_000  # Llama 3's special tokens begin here
 _BEGIN_OF_TEXT, _START_HEADER, _END_HEADER, _EOT = (
@@ -60,6 +63,12 @@ def block_keys(pieces: Sequence[str]) -> list[int]:
 
 def prompt_pieces(text: str, *, add_special_tokens: bool = True) -> list[str]:
     return [_BEGIN_OF_TEXT] * add_special_tokens + _PIECE.findall(text)
+
+
+def piece_texts(text: str) -> list[str]:
+    """What each piece of a text has of it, as byte-level BPE writes it: a blank belongs to the word after it."""
+    ends = [0, *(match.end() for match in _PIECE.finditer(text))]
+    return [text[start:end].replace(" ", _BLANK) for start, end in pairwise(ends)]
 
 
 # -- pictures and sounds -----------------------------------------------------------------------------------------------

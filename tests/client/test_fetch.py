@@ -19,7 +19,8 @@ from support.tiny_server import tiny_server
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY
-from locust_llm.run.discovery import _Models, _Tokens
+from locust_llm.run.discovery import _Models
+from locust_llm.run.tokenizer_calibration import _Tokens
 
 MOST = 1 << 20
 

@@ -27,6 +27,17 @@ def test_what_differs_in_words() -> None:
     assert other_work(base, Work("", {"output tokens": Length(7)})) == []  # what is not known is no reason
 
 
+def test_what_was_asked_for_decides_and_not_what_came_of_it() -> None:
+    """Prompts of 550 tokens are 543.6 and 555 to a server that counts words otherwise: the same work."""
+    base = Work("a", {"input tokens asked for": Length(550), "input tokens": Length(543.6)})
+    here = Work("a", {"input tokens asked for": Length(550), "input tokens": Length(555.0)})
+    assert other_work(base, here) == []
+    other = Work("a", {"input tokens asked for": Length(600), "input tokens": Length(543.6)})
+    assert [*map(str, other_work(base, other))] == ["input tokens asked for 600 for 550 on average"]
+    unknown = Work("a", {"input tokens asked for": None, "input tokens": Length(555.0)})
+    assert [*map(str, other_work(base, unknown))] == ["input tokens 555 for 543.6 on average"]
+
+
 def test_two_load_testers_count_differently() -> None:
     base = Work("a", {"input tokens": Length(100)}, "one")
     for tokens, tool, count in ((104, "one", 1), (104, "two", 0), (106, "two", 1)):

@@ -27,11 +27,6 @@ def server() -> Iterator[TinyServer]:
         yield server
 
 
-@pytest.fixture(autouse=True)
-def _same_probes_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Prompts", lambda lengths, *, seed, **sizes: Prompts(lengths, seed=11, **sizes))
-
-
 def ask(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> Discovery:
     return discover(Settings(host=server.url, **{"probe": False, **settings}), headers or {})
 
@@ -113,7 +108,7 @@ def test_the_simulator_is_known_by_its_name(server: TinyServer) -> None:
 
 def test_every_request_carries_the_headers_and_the_mark_of_a_probe(server: TinyServer) -> None:
     ask(server, {"Authorization": "Bearer key", "X-Team": "a"}, probe=True)
-    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * (4 + 4)]
+    assert server.paths() == ["/v1/models", *["/tokenize"] * 2, *["/v1/chat/completions"] * (3 + 8 + 4)]
     for asked in server.asked:
         assert asked.headers[PROBE_HEADER.lower()] == "1"
         assert (asked.headers["authorization"], asked.headers["x-team"]) == ("Bearer key", "a")
@@ -238,35 +233,28 @@ def words_and_a_half(text: str) -> int:
 
 def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
     server.tokenize = words_and_a_half
-    # 1,012 tokens are 741 words by the estimate of 1.35 tokens a word and 12 for the template
-    found = ask(server, probe=True, model="tiny", synthetic_input_tokens_mean=1_012.0)
+    found = ask(server, probe=True, model="tiny")
     outputs = ["/v1/chat/completions"] * 4  # what keeps outputs at their length: nothing does here
-    assert server.paths() == ["/v1/models", *["/tokenize"] * 4, *outputs]
+    # one number, a plain text, which it does not take; eight numbers and eight stretches of the corpus
+    assert server.paths() == ["/v1/models", *["/tokenize"] * (2 + 16), *outputs]
     assert server.asked[1].body["model"] == "tiny"
     assert of_prompts(found) == (
-        Probe(kind="tokenize", words=1, tokens=22),
-        *[Probe(kind="tokenize", words=741, tokens=1_132)] * 3,
+        *[Probe(kind="tokenize", words=1, tokens=22)] * 8,
+        *[Probe(kind="tokenize", words=1_000, tokens=1_520)] * 8,
     )
     assert found.lengths.measured
-    assert found.lengths.tokens_a_word == pytest.approx(1_110 / 740)
-    assert found.lengths.template_tokens == pytest.approx(22 - 1_110 / 740)
+    assert found.lengths.tokens_a_word == pytest.approx(1_498 / 999)
+    assert found.lengths.template_tokens == pytest.approx(22 - 1_498 / 999)
 
 
 def test_lengths_from_the_usage_of_a_chat_of_one_token(server: TinyServer) -> None:
     server.count = words_and_a_half
     found = ask(server, probe=True, max_tokens_field="max_completion_tokens")
-    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * (4 + 4)]
-    assert [probe.kind for probe in of_prompts(found)] == ["chat"] * 4
-    body = server.asked[2].body
+    assert server.paths() == ["/v1/models", *["/tokenize"] * 2, *["/v1/chat/completions"] * (3 + 8 + 4)]
+    assert [probe.kind for probe in of_prompts(found)] == ["chat"] * 11
+    body = server.asked[3].body
     assert (body["max_completion_tokens"], body.get("stream", False)) == (1, False)
     assert found.lengths.tokens_a_word == pytest.approx(1.5, rel=0.001)
-
-
-@pytest.mark.parametrize(("mean_tokens", "words"), [(1.0, 500), (1_012.0, 741), (16_000.0, 1_500)])
-def test_probes_are_as_long_as_the_prompts_within_bounds(server: TinyServer, mean_tokens: float, words: int) -> None:
-    server.tokenize = words_and_a_half
-    found = ask(server, probe=True, synthetic_input_tokens_mean=mean_tokens)
-    assert [probe.words for probe in of_prompts(found)] == [1, words, words, words]
 
 
 def test_probes_of_a_plain_completion_have_prompts_and_no_messages(server: TinyServer) -> None:
@@ -291,7 +279,7 @@ def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
     server.count = lambda text: 7
     found = ask(server, probe=True, model="tiny")
-    assert (found.lengths, len(of_prompts(found))) == (Lengths(), 4)
+    assert (found.lengths, len(of_prompts(found))) == (Lengths(), 11)
     assert found.notes[0].startswith(
         "prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
     )

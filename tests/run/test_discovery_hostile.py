@@ -20,6 +20,7 @@ from locust_llm.core.engine_metrics import EngineSample, diagnosis, read, summar
 from locust_llm.core.foreign_text import Secrets
 from locust_llm.core.settings import Settings
 from locust_llm.run import discovery as module
+from locust_llm.run import tokenizer_calibration
 from locust_llm.run.control import metrics_poller as meter_module
 from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
@@ -38,6 +39,7 @@ CHAT = b'{"usage":{"prompt_tokens":7,"completion_tokens":48},' + CHOICES + b"}"
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MODELS_TIMEOUT_S", 0.3)
     monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(tokenizer_calibration, "TOKENIZE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "EVERY_S", 0.01)
 
@@ -215,8 +217,11 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
         chosen, _ = module._choose(settings, answered, SECRETS)
         assert chosen is None or KEY not in chosen
     with suppress(DiscoveryFailed):
-        for tokens in (module._tokenize(ask, settings, "m", "text"), module._chat(ask, settings, "m", "text")):
+        counted = tokenizer_calibration._counter(ask, settings, "m")("text")
+        for tokens in (counted, module._chat(ask, settings, "m", "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
+        found = tokenizer_calibration.calibrate(ask, settings, "m", None, lambda text: None)
+        assert found.lengths.tokens_a_word > 0
     head = template_head(ask, settings, "m")
     assert head is None or head > 0  # the same answer twice
     with suppress(DiscoveryFailed):

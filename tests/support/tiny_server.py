@@ -30,7 +30,9 @@ class TinyServer(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         self.models: tuple[int, Any] = (200, MODELS)
         self.tokenize: Callable[[str], int] | None = None
-        """Tokens of a prompt; None: there is no such route."""
+        """Tokens of a prompt with its chat template; None: there is no such route."""
+        self.tokenize_plain: Callable[[dict[str, Any]], Any] | None = None
+        """Answers what asks for the tokens of a text alone; None: it does not take these."""
         self.count: Callable[[str], int] | None = lambda text: 7
         """``usage.prompt_tokens`` of a chat completion; None: no usage."""
         self.chat: Callable[[Asked], tuple[int, Any]] | None = None
@@ -55,7 +57,9 @@ class TinyServer(ThreadingHTTPServer):
         if asked.path in self.pages:
             return self.pages[asked.path]
         text = asked.body["messages"][0]["content"] if "messages" in asked.body else ""
-        if asked.path == "/tokenize" and self.tokenize is not None:
+        if asked.path == "/tokenize" and "messages" not in asked.body and self.tokenize_plain is not None:
+            return 200, self.tokenize_plain(asked.body)
+        if asked.path == "/tokenize" and "messages" in asked.body and self.tokenize is not None:
             return 200, {"count": self.tokenize(text)}
         if asked.path == "/v1/chat/completions" and self.chat is not None:
             return self.chat(asked)

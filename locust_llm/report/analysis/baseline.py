@@ -16,7 +16,7 @@ from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
 from locust_llm.core.text import many
 from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.report.reading import reader_of
-from locust_llm.report.results.work import Length, Work, apart
+from locust_llm.report.results.work import ASKED_FOR, Length, Work, apart, judged_by_asked
 from locust_llm.slo.client_verdict import Verdict
 
 from .columns import collect
@@ -26,10 +26,12 @@ from .slo_figures import Evaluation
 from .window import RateWindow, ended_in, measured, pauses
 
 LENGTHS: Final = {
-    "input tokens asked for": "asked_input_tokens", "input tokens": "input_tokens",
-    "output tokens asked for": "asked_output_tokens", "output tokens": "output_tokens",
+    f"input tokens{ASKED_FOR}": "asked_input_tokens", "input tokens": "input_tokens",
+    f"output tokens{ASKED_FOR}": "asked_output_tokens", "output tokens": "output_tokens",
 }  # fmt: skip
 """The columns of lengths."""
+MAX_ANSWERS_DIFFERENCE: Final = 0.1
+"""Share of the length of answers beyond which their latencies say nothing about each other, though the same was asked."""
 MAX_DURATION_DIFFERENCE: Final = 0.2
 MAX_CACHED_DIFFERENCE: Final = 0.02
 MAX_IN_FORCE_DIFFERENCE: Final = 0.1
@@ -128,14 +130,22 @@ def _prompts(s: Settings) -> str:
 
 
 def _lengths(base: Selection, here: Selection) -> Iterator[Difference]:
-    for what, column in LENGTHS.items():
-        a, b = _length(base, column), _length(here, column)
+    before, after = _all_lengths(base), _all_lengths(here)
+    for what in LENGTHS:
+        a, b = before[what], after[what]
         if a is not None and b is not None:
             if apart(a, b):
-                yield Difference(what, _number(a.mean), _number(b.mean), decisive=True)
+                decisive = not judged_by_asked(what, before, after)
+                if what == "output tokens" and apart(a, b, MAX_ANSWERS_DIFFERENCE):
+                    decisive = True
+                yield Difference(what, _number(a.mean), _number(b.mean), decisive)
         elif a is not None or b is not None:
             was, is_ = ("unknown" if one is None else _number(one.mean) for one in (a, b))
             yield Difference(what, was, is_, decisive=False)
+
+
+def _all_lengths(part: Selection) -> dict[str, Length | None]:
+    return {what: _length(part, column) for what, column in LENGTHS.items()}
 
 
 def _length(part: Selection, column: str) -> Length | None:
@@ -145,8 +155,8 @@ def _length(part: Selection, column: str) -> Length | None:
 
 def work(seen: Evaluation) -> Work:
     """What a run was to do. Lengths of its answers may be what changed, so only those asked for are of it."""
-    ok = seen.main.outcome(OK)
-    lengths = {what: _length(ok, column) for what, column in LENGTHS.items() if what != "output tokens"}
+    lengths = _all_lengths(seen.main.outcome(OK))
+    del lengths["output tokens"]
     return Work(_conditions(seen)["model"], lengths, seen.run.imported)
 
 

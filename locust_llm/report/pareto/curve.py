@@ -55,7 +55,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     input_tokens: float | None
     output_tokens: float | None
-    """Means over the requests."""
+    """Means over the requests: asked for, or where that is not known what came."""
 
     @property
     def work(self) -> Work:
@@ -161,7 +161,11 @@ def of_run(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> Po
 
 def _workload(summary: Summary) -> Workload:
     c = summary.conditions
-    return Workload(model=c.model, input_tokens=c.input_tokens, output_tokens=c.output_tokens)
+    return Workload(
+        model=c.model,
+        input_tokens=c.input_tokens if c.asked_input_tokens is None else c.asked_input_tokens,
+        output_tokens=c.output_tokens if c.asked_output_tokens is None else c.asked_output_tokens,
+    )
 
 
 def _at(row: Row | None, percentile: float) -> float | None:

@@ -11,6 +11,8 @@ MAX_LENGTH_DIFFERENCE: Final = 0.02
 """Share of the shorter mean length; what differs by more, and by more than chance, is other work."""
 BETWEEN_TOOLS: Final = 0.05
 """The same where two load testers counted: their tokenizers differ, and not all count the chat template."""
+ASKED_FOR: Final = " asked for"
+"""Behind the name of a length, what was asked for beside what came of it."""
 
 
 class Length(NamedTuple):
@@ -25,7 +27,7 @@ class Work(NamedTuple):
     model: str
     """Empty: not known."""
     lengths: Mapping[str, Length | None]
-    """By name, those that the load asks for; None: not known."""
+    """By name; None: not known. What came is judged only where one of two loads does not say what it asked for."""
     counted_by: str = ""
     """The load tester; empty: ours."""
 
@@ -47,12 +49,19 @@ def apart(base: Length, here: Length, most: float = MAX_LENGTH_DIFFERENCE) -> bo
     return off > most * min(base.mean, here.mean) and off > 2 * math.hypot(base.error, here.error)
 
 
+def judged_by_asked(what: str, base: Mapping[str, Length | None], here: Mapping[str, Length | None]) -> bool:
+    """Whether both know what was asked for: what came of it says nothing more about the work."""
+    return all(lengths.get(what + ASKED_FOR) is not None for lengths in (base, here))
+
+
 def other_work(base: Work, here: Work) -> list[Other]:
     """In what the work of both differs; empty: they had the same to do. What one of them does not say is no reason."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
     found = [Other("model", base.model, here.model)] if base.model and here.model and base.model != here.model else []
     for what, a in base.lengths.items():
         b = here.lengths.get(what)
+        if judged_by_asked(what, base.lengths, here.lengths):
+            continue
         if a is not None and b is not None and apart(a, b, most):
             found.append(Other(what, f"{brief(a.mean)} on average", brief(b.mean)))
     return found

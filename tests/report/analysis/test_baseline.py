@@ -85,12 +85,12 @@ def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> Non
     longer = told(base, seen(records=lengths(*[103] * 20)))
     assert longer == [
         ("output tokens asked for", "100.0 on average", "103.0 on average", True),
-        ("output tokens", "100.0 on average", "103.0 on average", True),
+        ("output tokens", "100.0 on average", "103.0 on average", False),
     ]
     # 97 on average, and 30 around it: over 20 requests that is chance, over 2,000 it is not
     mixed = [67, 127] * 10
     assert told(base, seen(records=lengths(*mixed))) == []
-    many = Difference("output tokens", "100.0 on average", "97.0 on average", decisive=True)
+    many = Difference("output tokens asked for", "100.0 on average", "97.0 on average", decisive=True)
     assert many in condition_changes(seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100)))
 
 
@@ -110,3 +110,31 @@ def test_what_was_measured_beside_the_figures() -> None:
 def test_what_only_one_of_them_knows() -> None:
     unknown = [answered(100, 110, sent_at=10.0 + i, input_tokens=None) for i in range(20)]
     assert told(seen(), seen(records=unknown)) == [("input tokens", "100.0 on average", "unknown", False)]
+
+
+def of_lengths(asked: int | None, input_tokens: int, output_tokens: int) -> Evaluation:
+    return seen(
+        records=[
+            answered(
+                100, 110, sent_at=10.0 + i, asked_input_tokens=asked, input_tokens=input_tokens, asked_output_tokens=asked,
+                output_tokens=output_tokens,
+            )
+            for i in range(20)
+        ]
+    )  # fmt: skip
+
+
+def test_the_lengths_asked_for_decide_whether_two_runs_had_the_same_to_do() -> None:
+    """550 tokens asked for twice, of which 543 came and then 555: of no weight. Answers a tenth shorter are another load."""
+    same = told(of_lengths(550, 540, 100), of_lengths(550, 555, 105))
+    assert same == [
+        ("input tokens", "540.0 on average", "555.0 on average", False),
+        ("output tokens", "100.0 on average", "105.0 on average", False),
+    ]
+    assert told(of_lengths(550, 550, 100), of_lengths(550, 550, 80)) == [
+        ("output tokens", "100.0 on average", "80.0 on average", True)
+    ]
+    asked = [found[0] for found in told(of_lengths(550, 550, 100), of_lengths(600, 550, 100)) if found[3]]
+    assert asked == ["input tokens asked for", "output tokens asked for"]
+    unknown = [found for found in told(of_lengths(None, 540, 100), of_lengths(550, 555, 100)) if found[3]]
+    assert unknown == [("input tokens", "540.0 on average", "555.0 on average", True)]
