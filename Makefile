@@ -169,9 +169,6 @@ bench-changes: $(VENV)/.installed-tests  ## the history's changes on known truth
 	$(BIN)/python tests/bench/changes.py delay
 	$(BIN)/python tests/bench/changes.py index
 
-owners: $(VENV)/.installed-tests  ## how far the parts of the waterfall are from what the simulator knows: 33 loads in virtual time
-	PYTHONPATH=tests $(BIN)/python tests/bench/owners.py
-
 bench-paired: $(VENV)/.installed-tests  ## A/B in pairs: equal arms called different, 5 % found, against two runs one after the other; virtual time
 	$(BIN)/python tests/bench/paired.py methods
 	$(BIN)/python tests/bench/paired.py server

@@ -14,12 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from .text import duration, many
+from .text import many
 
 PATHS: Final = ("/metrics", "/prometheus/metrics")
 """Paths of the metrics; the second is TensorRT-LLM's."""
-QUESTION: Final = "Queue or prefill?"
-"""How the sentences begin that answer it."""
 ENGINES: Final = {
     "vllm:": "vLLM",
     "sglang:": "SGLang",
@@ -234,12 +232,6 @@ class EngineSummary(msgspec.Struct, frozen=True):
     preemptions: int | None
     cache_share: float | None
     """Tokens found in the prefix cache, of those looked for."""
-    ttft_s: float | None
-    queue_s: float | None
-    prefill_s: float | None
-    """Means of the server's own histograms over this time."""
-    ended_share: float | None = None
-    """Requests that ended, of those that had a first token: queue and prefill are of the former, TTFT is of the latter."""
 
 
 def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
@@ -247,7 +239,7 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
     if not samples:
         return None
     queries, hits = grown(samples, "cache_queries"), grown(samples, "cache_hits")
-    preempted, ended = grown(samples, "preemptions"), grown(samples, "queue_count")
+    preempted = grown(samples, "preemptions")
     return EngineSummary(
         engine=samples[-1].engine,
         samples=len(samples),
@@ -256,10 +248,6 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
         kv_used=_level(samples, "kv_used"),
         preemptions=None if preempted is None else round(preempted),
         cache_share=hits / queries if queries and hits is not None else None,
-        ttft_s=_mean(samples, "ttft"),
-        queue_s=_mean(samples, "queue"),
-        prefill_s=_mean(samples, "prefill"),
-        ended_share=ended / began if (began := grown(samples, "ttft_count")) and ended is not None else None,
     )
 
 
@@ -274,11 +262,6 @@ def grown(samples: Sequence[EngineSample], field: str) -> float | None:
     if len(values) < 2:
         return None
     return float(sum(after - before if after >= before else after for before, after in pairwise(values)))
-
-
-def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
-    found = histogram(samples, what)
-    return None if found is None else found[0]
 
 
 def histogram(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
@@ -297,12 +280,6 @@ def histogram(samples: Sequence[EngineSample], what: str) -> tuple[float, int] |
 # -- diagnosis --------------------------------------------------------------------------------------------------------
 
 FULL_SHARE: Final = 0.95
-MIN_REST_SHARE: Final = 0.02
-"""Of the time to a first token: from there on it is said that this is neither queue nor prefill."""
-MIN_ENDED_SHARE: Final = 0.9
-"""Below, queue and prefill are those of the first requests of a queue that grows, and answer nothing."""
-MIN_WAITING: Final = 1.0
-"""Mean number of waiting requests that counts as a queue."""
 _MEMORY: Final = re.compile(
     r"out of memory|\bOOM\b|OutOfMemory|failed to allocate|no available memory for the cache", re.I
 )
@@ -312,8 +289,7 @@ def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None) -
     """The server's own figures and what follows from them; one sentence or two each."""
     if summary is None:
         return
-    yield _figures(summary)
-    yield from _queue_or_prefill(summary)
+    yield from _figures(summary)
     full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
     if summary.preemptions:
         limit = (
@@ -340,7 +316,7 @@ def out_of_memory(message: str, prefill_limit: int | None) -> str:
     )
 
 
-def _figures(summary: EngineSummary) -> str:
+def _figures(summary: EngineSummary) -> Iterator[str]:
     parts = []
     for name, level, form, most in (
         ("running", summary.running, "{:.1f}", "{:.0f}"), ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
@@ -352,43 +328,6 @@ def _figures(summary: EngineSummary) -> str:
         parts.append(f"preemptions {summary.preemptions}")
     if summary.cache_share is not None:
         parts.append(f"prefix cache {summary.cache_share:.0%} of prompt tokens")
-    for name, seconds in (("TTFT", summary.ttft_s), ("queue", summary.queue_s), ("prefill", summary.prefill_s)):
-        if seconds is not None:
-            parts.append(f"{name} {_time(seconds)}")
-    return (
-        f"The server's own figures ({summary.engine}, means of {many(summary.samples, 'sample')}): {', '.join(parts)}."
-    )
-
-
-def _time(seconds: float) -> str:
-    """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
-    return duration(round(seconds, 5))
-
-
-def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
-    """Of the server's own TTFT, where it is no shorter than both together, else of both together."""
-    queue_s, prefill_s = summary.queue_s, summary.prefill_s
-    few = summary.ended_share is not None and summary.ended_share < MIN_ENDED_SHARE
-    if queue_s is not None and prefill_s is not None and queue_s + prefill_s > 0 and not few:
-        whole_s = max(summary.ttft_s or 0.0, queue_s + prefill_s)
-        rest_s = whole_s - queue_s - prefill_s
-        neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {_time(rest_s)} neither"
-        parts = f"of {_time(whole_s)} to a first token {_time(queue_s)} are queue, {_time(prefill_s)} prefill"
-        parts += neither
-        if rest_s > max(queue_s, prefill_s):
-            yield f"{QUESTION} Neither: {parts}. What else the server does before a first token, its metrics do not say."
-        elif queue_s >= prefill_s:
-            yield (
-                f"{QUESTION} The queue, {queue_s / whole_s:.0%}: {parts}. More load makes the queue longer; a prefill limit "
-                "moves the wait to the gate."
-            )
-        else:
-            yield (
-                f"{QUESTION} Prefill, {prefill_s / whole_s:.0%}: {parts}. Shorter prompts, a prefix cache or a faster "
-                "prefill would shorten it."
-            )
-    elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
-        few_ended = (
-            "; the times above are of the few that have ended" if few else ", which does not export for how long"
-        )
-        yield f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server{few_ended}."
+    if parts:
+        of = f"{summary.engine}, means of {many(summary.samples, 'sample')}"
+        yield f"The server's own figures ({of}): {', '.join(parts)}."

@@ -1,4 +1,4 @@
-"""What prompts take alone, as the folder of a finished probe has it: the price of prompts for a canary and a waterfall."""
+"""What prompts take alone, as the folder of a finished probe has it: the price of prompts for a canary."""
 
 from pathlib import Path
 

@@ -61,7 +61,6 @@ from .spans import join_file
 from .speculation import speculation
 from .tenants import tenants_of
 from .waterfall.histograms import with_histograms
-from .waterfall.price import Prompts
 from .waterfall.waterfall import frame, waterfall
 
 HTML_FILE: Final = "report.html"
@@ -91,10 +90,9 @@ class Results:
     @cached_property
     def waterfall(self) -> pd.DataFrame:
         """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that it has in ``requests``.
-        The records are read once more. Attempts that were tried again are in the part ``retries`` of the last one."""
+        Attempts that were tried again are in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
-        levels, records = occupancy(columns.requests, self.run.limits), RecordFile(self.folder / RECORDS)
-        found = frame(columns, levels, records, read_spans(self.folder).times, self.run.probed)
+        found = frame(columns, read_spans(self.folder).times, self.run)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         found = found.iloc[: len(ids)].set_index(ids.index)  # a run that goes on has more records now
         found.insert(0, "id", ids)
@@ -113,13 +111,12 @@ def remake(
     *,
     stages: bool = False,
     spans: Path | None = None,
-    probed: Prompts = (),
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
     rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
-    stages that are up to date. ``spans``: a file of the server's spans, joined first; ``probed``: ``Run.probed``, unless
-    empty; ``blames``: further ones, as ``ttft{model=a} p95``. Raises OSError as ``write`` does, and SpansRefused."""
+    stages that are up to date. ``spans``: a file of the server's spans, joined first; ``blames``:
+    further breakdowns, as ``ttft{model=a} p95``. Raises OSError as ``write`` does, and SpansRefused."""
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
@@ -128,7 +125,6 @@ def remake(
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
     if spans is not None:
         run = replaced(run, spans=join_file(folder, spans, run.trace))
-    run = replaced(run, probed=tuple(probed) or run.probed)
     return _write(folder, run, columns, unread, stages=stages, blames=blames)
 
 
@@ -286,11 +282,10 @@ def _summary(
         and not run.settings.compares
         and not run.imported
     ):
-        sample = records.evenly(sampled_share(columns))
         parts = _made(
             "the parts of the requests' time",
             unmade,
-            lambda: waterfall(columns, levels, sample, read_spans(folder).times, run, records.since, blames),
+            lambda: waterfall(columns, read_spans(folder).times, run, records.since, blames),
         )
         summary = replaced(summary, waterfall=parts)
     if (columns.requests["turn"] > 0).any():

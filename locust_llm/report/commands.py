@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from locust_llm.core import storage
 from locust_llm.core.text import many, say
 from locust_llm.exit_status import ExitStatus
-from locust_llm.probe.prices import prompts_alone
 
 from . import build, comparison, ending
 from . import text as tables
@@ -51,10 +50,6 @@ def _report_options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
     parser.add_argument(
-        "--probe", type=Path, metavar="DIR",
-        help="take what a prompt costs from this folder of locust-llm probe, where the run itself does not tell",
-    )  # fmt: skip
-    parser.add_argument(
         "--records", type=Path, action="append", default=[], metavar="FILE",
         help="add those of a worker that could not deliver them to the master; what is there already is left out",
     )  # fmt: skip
@@ -80,15 +75,9 @@ def report(words: list[str]) -> int:
     except ValueError as error:
         return refused(f"--blame {error}")
     try:
-        probed = _probed(options.probe, folder) if options.probe else ()
-    except ValueError as error:
-        return refused(f"--probe: {error}")
-    try:
         if options.records:
             _add(folder, options.records)
-        summary, facts = build.remake(
-            folder, stages=options.stages, spans=options.spans, probed=probed, blames=options.blame
-        )
+        summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:
         print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
@@ -107,17 +96,6 @@ def report(words: list[str]) -> int:
     text = result.tables if options.verbose else result.text
     say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
-
-
-def _probed(probe: Path, folder: Path) -> list[tuple[int, float]]:
-    """The prompts that a probe sent alone: tokens, and the median of the seconds. Raises ValueError of one sentence."""
-    prompts = prompts_alone(probe)
-    there = here = ""
-    with suppress(OSError, ValueError):  # of a damaged run.json the report itself says what is lost
-        there, here = storage.read_run(probe).model, storage.read_run(folder).model
-    if there != here:
-        raise ValueError(f"the probe in {probe} is of the model {there!r}, this run of {here!r}")
-    return [(prompt.input_tokens, prompt.typical_s) for prompt in prompts]
 
 
 def _add(folder: Path, files: Sequence[Path]) -> None:

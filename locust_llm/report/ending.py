@@ -28,7 +28,7 @@ from locust_llm.report.document.remarks import (
     verdict_line,
 )
 from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
-from locust_llm.report.document.waterfall import shares
+from locust_llm.report.document.waterfall import in_brief
 from locust_llm.report.results.paired import Paired
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
@@ -167,7 +167,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     if summary.waterfall is not None and not summary.swept:
-        yield from shares(summary.waterfall)
+        yield from in_brief(summary.waterfall)
     yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
 
 

@@ -40,10 +40,10 @@ from locust_llm.report.document.document import (
     titled,
 )
 from locust_llm.report.document.waterfall import BARS
+from locust_llm.report.plots.breakdown import Bars, breakdown_bars
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
 from locust_llm.report.plots.over_time import latencies, over_time, stretch
-from locust_llm.report.plots.owners import Owners, owners
 from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
@@ -62,7 +62,7 @@ STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
     "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry to hide or show its line."
 )
-Drawing = Plot | Timeline | Owners
+Drawing = Plot | Timeline | Bars
 
 
 class Section(NamedTuple):
@@ -99,7 +99,7 @@ def page(
     """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics; ``session``: the records of one.
     Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
     made = _charts(summary, run, columns, levels, shown, history)
-    made[BARS] = lambda: owners(summary.waterfall) if summary.waterfall is not None else ()
+    made[BARS] = lambda: breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
     made[WATERFALL] = lambda: [waterfall(session, run.started_at)] if session else []
 
     def charted(heading: str) -> Iterator[Section]:
@@ -188,7 +188,7 @@ def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Seque
 
 
 def _drawn(plot: Drawing) -> Markup | None:
-    if isinstance(plot, Owners):
+    if isinstance(plot, Bars):
         return plot.drawn
     return Markup(fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
 

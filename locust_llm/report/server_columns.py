@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
@@ -46,6 +46,11 @@ class Reported:
         first = np.fmax(queue + prefill, self.ttft_us)
         last = np.fmax(np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)), self.e2e_us)
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
+
+    def without_queue_and_prefill(self) -> "Reported":
+        """As if the server had not reported these two for any request."""
+        nothing = np.full(len(self.source), np.nan)
+        return replace(self, queue_us=nothing, prefill_us=nothing)
 
 
 @dataclass(frozen=True)

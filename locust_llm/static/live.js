@@ -145,7 +145,7 @@
     }));
     row.querySelector("b").textContent = ms(whole);
     row.setAttribute("aria-label", `${ms(whole)} from due to the first token: ${given.parts.map(([, label, value]) => `${label} ${ms(value)}`).join(", ")}`);
-    by("parts").querySelector("small").textContent = `mean of ${many(given.count)} answers of the last ${given.seconds} s, without estimates`;
+    by("parts").querySelector("small").textContent = `mean of ${many(given.count)} answers of the last ${given.seconds} s`;
   }
 
   const FIRST = ["loud", "open", "pass", "plain"];

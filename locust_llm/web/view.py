@@ -13,7 +13,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.text import brief, many
 from locust_llm.report.plots import charts
-from locust_llm.report.results.waterfall import NAMES
+from locust_llm.report.results.waterfall import name_of
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.live_stats import PARTS_S
 from locust_llm.run.control.progress import where
@@ -33,7 +33,6 @@ DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
 """Those of embeddings and rerank."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
-PART_NAMES: Final = {**NAMES, "prefill": "prefill", "server": "the server"}
 LEAST_PART_S: Final = 1e-5
 """A part of less is not shown."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
@@ -231,7 +230,8 @@ def _phase(control: Control) -> str:
 def _parts(live: Live) -> Json:
     """Of the last seconds, those that took some time: (part, its name, ms)."""
     count, means_s = live.stats.parts.recent()
-    parts = [(name, PART_NAMES[name], round(s * 1e3, 2)) for name, s in means_s.items() if s >= LEAST_PART_S]
+    shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
+    parts = [(name, name_of(name, shown), round(s * 1e3, 2)) for name, s in shown.items()]
     return {"count": count, "seconds": PARTS_S, "parts": parts}
 
 

@@ -11,6 +11,7 @@ from locust_llm.core.engine_metrics import (
     EngineSummary,
     History,
     diagnosis,
+    histogram,
     out_of_memory,
     read,
     summarised,
@@ -169,7 +170,7 @@ def test_what_was_told_over_a_stretch() -> None:
     )
     assert said == EngineSummary(
         engine="vLLM", samples=3, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
-        cache_share=0.25, ttft_s=0.5, queue_s=None, prefill_s=None,
+        cache_share=0.25,
     )  # fmt: skip
     assert summarised([]) is None
 
@@ -183,15 +184,14 @@ def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
 def test_a_sum_that_falls_without_its_count_is_no_new_start() -> None:
     """Two requests of 3 s each, then one of -1 ms by clocks that differ."""
     looks = ((10.0, 5.0), (16.0, 7.0), (15.999, 8.0))
-    said = summarised([sample(i, queue_s=total, queue_count=count) for i, (total, count) in enumerate(looks)])
-    assert said is not None
-    assert said.queue_s == pytest.approx(5.999 / 3)
+    samples = [sample(i, queue_s=total, queue_count=count) for i, (total, count) in enumerate(looks)]
+    assert histogram(samples, "queue") == (pytest.approx(5.999 / 3), 3)
 
 
 def of(**more: object) -> EngineSummary:
     known: dict[str, object] = {
         "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0), "kv_used": (0.3, 0.5),
-        "preemptions": 0, "cache_share": None, "ttft_s": 0.3, "queue_s": 0.01, "prefill_s": 0.2,
+        "preemptions": 0, "cache_share": None,
     }  # fmt: skip
     return EngineSummary(**{**known, **more})  # type: ignore[arg-type]
 
@@ -201,33 +201,9 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
     assert figures == (
         "The server's own figures (vLLM, means of 9 samples): running 3.0 (at most 8), waiting 0.0 (at most 0), "
         "KV cache "
-        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens, TTFT 300 ms, queue 10 ms, "
-        "prefill 200 ms."
+        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens."
     )
     assert list(diagnosis(None)) == []
-
-
-@pytest.mark.parametrize(
-    ("figures", "answer"),
-    [
-        ({}, "Queue or prefill? Prefill, 67%: of 300 ms to a first token 10 ms are queue, 200 ms prefill, 90 ms neither."),
-        ({"ttft_s": 0.997, "queue_s": 0.0, "prefill_s": 0.765}, "Queue or prefill? Prefill, 77%: of 997 ms to a first token "
-         "0 ms are queue, 765 ms prefill, 232 ms neither."),
-        ({"ttft_s": 1.0}, "Queue or prefill? Neither: of 1 s to a first token 10 ms are queue, 200 ms prefill, 790 ms"),
-        ({"ttft_s": None}, "Queue or prefill? Prefill, 95%: of 210 ms to a first token 10 ms are queue, 200 ms prefill."),
-        ({"queue_s": 0.6}, "Queue or prefill? The queue, 75%: of 800 ms"),
-        ({"queue_s": None, "prefill_s": None, "waiting": (4.2, 9.0)}, "Queue or prefill? The queue: on average 4.2"),
-        ({"ended_share": 0.1, "waiting": (35.0, 69.0)}, "Queue or prefill? The queue: on average 35.0 requests waited in "
-         "the server; the times above are of the few"),
-    ],
-)  # fmt: skip
-def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:
-    assert any(sentence.startswith(answer) for sentence in diagnosis(of(**figures)))
-
-
-def test_where_nothing_waits_and_nothing_is_said_there_is_no_answer() -> None:
-    for unknown in ({"queue_s": None, "prefill_s": None}, {"ended_share": 0.1}):
-        assert "Queue or prefill?" not in " ".join(diagnosis(of(**unknown)))
 
 
 def test_preemptions_despite_a_limit() -> None:

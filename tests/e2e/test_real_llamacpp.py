@@ -22,7 +22,7 @@ from locust_llm.core.engine_metrics import read
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import OK
 from locust_llm.core.settings import Settings
-from locust_llm.report.waterfall.parts import TO_FIRST
+from locust_llm.report.results.waterfall import TO_FIRST
 
 HERE = Path(__file__).parents[1]
 pytestmark = [pytest.mark.real, pytest.mark.full]

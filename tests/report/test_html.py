@@ -48,7 +48,7 @@ def made(
         return (record for record in ordered if record.closed_at + record.clock_offset_s >= at)
 
     levels = occupancy(columns.requests, run.limits)
-    parts = waterfall(columns, levels, ordered, {}, run, since) if split else None
+    parts = waterfall(columns, {}, run, since) if split else None
     summary = change(replace(summarise(columns, run, 0, ordered), waterfall=parts))
     return page(summary, run, columns, levels, scene(columns, run, since))
 

@@ -451,7 +451,7 @@ def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
         page.view.live.tick(9, 4, "profiling")
     page.view.live.stats.parts.add(answered(100, rtt_us=1000))
     first = page.live()
-    parts = [["network", "network and front end", 1.0], ["server", "the server", 99.0]]
+    parts = [["network", "network (round trip)", 1.0], ["server", "in the server", 99.0]]
     assert first["parts"] == {"count": 1, "seconds": 30, "parts": parts}
     assert (first["run"], first["whole"], len(first["points"])) == (1, True, 3)
     same = {"run": 1, "step": first["step"], "after": first["points"][-1][0]}

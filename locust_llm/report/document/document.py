@@ -42,7 +42,7 @@ from .remarks import (
 from .sessions import whole_sessions
 from .sweep import curves, warnings
 from .tenants import by_tenant
-from .waterfall import BARS, whose
+from .waterfall import BARS, where_the_time_went
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -90,7 +90,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
     if summary.waterfall is not None and not summary.swept and probe is None:
-        yield from whose(summary.waterfall)
+        yield from where_the_time_went(summary.waterfall)
         yield Charts(BARS)
     if summary.sessions is not None and not summary.swept:
         yield from whole_sessions(summary.sessions)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.engine_metrics import QUESTION
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.selection import SEVERAL, scarce
@@ -18,6 +17,8 @@ from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
 from locust_llm.slo.rules import PASSES, POINT, WARNS
+
+from .waterfall import QUESTION
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 MAX_LENGTH_DEVIATION: Final = 0.05
@@ -47,9 +48,8 @@ MIN_MERGED_SHARE: Final = 0.01
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     probe = summary.examination is not None  # its load is artificial: no remarks about it
-    left_out = [QUESTION] * (probe or not run.settings.generates) + [FIRST_FAILED] * (
-        not summary.conditions.succeeded
-    )  # the headline has the latter
+    left_out = [QUESTION]  # of an older run: the report answers it itself
+    left_out += [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has it
     yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
     if not probe and not run.imported:
         yield loop_remark(summary.conditions, generates=run.settings.generates)

@@ -1,5 +1,6 @@
-"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones."""
+"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones and all of them."""
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -7,51 +8,89 @@ import msgspec
 from locust_llm.slo.metrics import BY_WORD
 
 TO_DUE: Final = "ttft_from_due"
+
+LATE: Final = "late"
+RETRIES: Final = "retries"
+GATE: Final = "gate"
+CONNECT: Final = "connect"
+SEND: Final = "send"
+NETWORK: Final = "network"
+HANDOVER: Final = "handover"
+QUEUE: Final = "queue"
+PREFILL: Final = "prefill"
+SERVER: Final = "server"
+CLIENT: Final = "client"
+UNATTRIBUTED: Final = "unattributed"
+TO_FIRST: Final = (
+    LATE, RETRIES, GATE, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT, UNATTRIBUTED
+)  # fmt: skip
+"""Parts from due to the first token, in the order in which they come."""
 DECODE: Final = "decode"
-"""From the first token to the last."""
+DELIVERY: Final = "delivery"
+AFTER_FIRST: Final = (DECODE, DELIVERY)
+"""Parts from the first token to the last."""
+TTFT: Final = "ttft"
+"""From the send to the first token."""
+
+MEASURED: Final = "measured"
+REPORTED: Final = "reported"
+BETWEEN: Final = "measured less reported"
+"""Where the figure of a part is from: UNATTRIBUTED is a source, too."""
+
 NAMES: Final = {
-    "late": "late",
-    "retries": "earlier attempts",
-    "gate": "the gate",
-    "connect": "connecting",
-    "send": "sending",
-    "network": "network and front end",
-    "handover": "between front end and engine",
-    "queue": "the server's queue",
-    "prefill": "its own prefill",
-    "others": "others' work in between",
-    "client": "the client",
-    "unattributed": "unattributed",
-    "pace": "decode at its own pace",
-    "stalls": "stalls by others' prefills",
-    "preemption": "preemption",
-    "delivery": "network and client",
+    LATE: "late send (load generator)",
+    RETRIES: "earlier attempts",
+    GATE: "the gate",
+    CONNECT: "connecting",
+    SEND: "sending",
+    NETWORK: "network and front end",
+    HANDOVER: "between front end and engine",
+    QUEUE: "the server's queue",
+    PREFILL: "prefill",
+    SERVER: "in the server",
+    CLIENT: "late read (load generator)",
+    UNATTRIBUTED: "unattributed",
+    DECODE: "decode",
+    DELIVERY: "delivery of the tokens",
 }
 """Of the parts, in the order in which they come."""
+ELSEWHERE: Final = "elsewhere in the server"
+ROUND_TRIP: Final = "network (round trip)"
+"""What SERVER and NETWORK are called where the server reports a part of its time, or less than both of queue and prefill."""
+
+REQUESTS: Final = "requests"
+HISTOGRAMS: Final = "histograms"
+NEITHER: Final = ""
+"""From what the server's time to a first token is divided."""
+
+
+def name_of(part: str, others: Collection[str]) -> str:
+    """``others``: all parts that are shown together."""
+    reported = {QUEUE, PREFILL}.intersection(others)
+    if part == SERVER and reported:
+        return ELSEWHERE
+    return ROUND_TRIP if part == NETWORK and len(reported) < 2 else NAMES[part]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a request's time, as a mean over requests, in ms."""
+    """One part of a request's time, as means over requests, in ms."""
 
     name: str
     slow_ms: float
     typical_ms: float
-    low_ms: float
-    high_ms: float
-    """Of the slow ones: between what it lies where it is estimated; else equal to ``slow_ms``."""
+    all_ms: float
     source: str
-    """``measured``, ``reported``, ``measured less reported``, ``estimated`` or ``unattributed``: of most of the slow
-    ones."""
+    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the slow ones."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """The slow requests of one group: of a length, a model, a tenant or a stretch of time."""
 
     by: str
     label: str
     count: int
     percentile: float
-    """The highest one, up to that of the blame, above which each group of this kind has some requests."""
+    """The highest one, up to that of the breakdown, above which each group of this kind has some requests."""
     value_ms: float
     """At it, of this group alone."""
     parts: tuple[tuple[str, float, str], ...]
@@ -63,8 +102,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return max(((name, ms) for name, ms, _ in self.parts), key=lambda part: part[1])
 
 
-class Blame(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns the time of the requests at or above a percentile, beside those around the median."""
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the requests at or above a percentile spent their time, beside those around the median, and all."""
 
     metric: str
     """The word of a measure: ``ttft_from_due``."""
@@ -81,11 +120,11 @@ class Blame(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     """In the order in which they come; those of no time are left out. Their means add up to the mean of the slow
     requests."""
-    owners: tuple[Owner, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
-class InTheWay(msgspec.Struct, frozen=True, kw_only=True):
-    """Another request whose prefill lay within the wait of a slow one."""
+class Overlapping(msgspec.Struct, frozen=True, kw_only=True):
+    """Another request that waited for its first token while a slow one did."""
 
     id: str
     input_tokens: int | None
@@ -106,7 +145,7 @@ class Slowest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parts: tuple[tuple[str, float, str], ...]
     """(name, ms, source), in their order."""
-    in_the_way: tuple[InTheWay, ...]
+    overlapping: tuple[Overlapping, ...]
     """The longest ones first."""
     others: int
     """How many there were in all."""
@@ -125,12 +164,12 @@ class OwnMean(msgspec.Struct, frozen=True, kw_only=True):
     """Of one of the server's own histograms."""
 
     name: str
-    """``queue``, ``prefill``, ``decode`` or ``inference``."""
+    """``ttft``, ``queue``, ``prefill``, ``decode`` or ``inference``."""
     server_ms: float
     count: int
     """Requests that it is the mean of: those that ended in this time, whoever sent them."""
     here_ms: float | None
-    """The mean of the same over the requests of the run, as it is split here; None: it was not."""
+    """The mean of the same over the requests of the run, measured here or reported for single requests; None: neither."""
 
 
 class OwnMeans(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,41 +181,62 @@ class OwnMeans(msgspec.Struct, frozen=True, kw_only=True):
     means: tuple[OwnMean, ...]
 
 
+class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time in the server up to the first token is divided: the one answer that every text prints."""
+
+    basis: str = NEITHER
+    """``requests``: by what the server reported of single ones, as the parts have it; ``histograms``: by its own ones, as
+    means over all that it served; empty: the server reports neither, and its time is one part."""
+    server_ms: float
+    """Mean from the send to the first token, less the round trip, measured here."""
+    engine: str = ""
+    count: int = 0
+    ttft_ms: float = 0.0
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    """Of the histograms: whose they are, of how many requests, and the means."""
+
+    @property
+    def rest_ms(self) -> float:
+        """Neither queue nor prefill."""
+        return max(0.0, self.ttft_ms - self.queue_ms - self.prefill_ms)
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(queue, prefill or neither; its share of the time to a first token), of the histograms."""
+        parts = {"neither": self.rest_ms, "prefill": self.prefill_ms, "queue": self.queue_ms}
+        name = max(parts, key=parts.__getitem__)
+        return name, parts[name] / max(self.ttft_ms, 1e-9)
+
+
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests of the profiling phase that had a first token."""
 
     requests: int
     reported: dict[str, int]
-    """By source (spans, timings, headers): of so many requests the server reported its own times."""
+    """By source (spans, timings, headers, metrics): of so many requests the server reported its own times."""
     impossible: int
     """Requests of which it reported more time than there was: left out of ``reported``."""
-    unattributed_share: float
-    """Of all their time to the first token."""
-    price: str
-    """How the price of a prompt was found, and what it is; empty: it was not."""
-    in_order: bool
-    """First tokens came in the order of the sends, by and large; else the server computes prompts in another order."""
-    decoded: int
-    """Requests whose decode was split: all, or a sample."""
+    server: ServerTime
     means_ms: dict[str, float] = {}
-    """Of the parts to the first token, over all these requests, and of the decode (DECODE) over those that were read."""
+    """Of the parts and of TTFT, over all these requests."""
     own_means: tuple[OwnMeans, ...] = ()
-    blames: tuple[Blame, ...]
+    breakdowns: tuple[Breakdown, ...]
     slowest: tuple[Slowest, ...]
     server_clock: ServerClock | None = None
     """None: no span said when its request arrived."""
     proxy: str = ""
     """As in Run: the way to the server and back is known of ``reported`` requests alone."""
     left_out: tuple[str, ...] = ()
-    """Blames that were asked for and cannot be made, and why."""
+    """Breakdowns that were asked for and cannot be made, and why."""
 
 
-def measure(blame: Blame) -> str:
+def measure(breakdown: Breakdown) -> str:
     """``TTFT from Due``"""
-    metric = BY_WORD[blame.metric].metric
-    return f"{blame.metric if metric is None else metric.label}{blame.where}"
+    metric = BY_WORD[breakdown.metric].metric
+    return f"{breakdown.metric if metric is None else metric.label}{breakdown.where}"
 
 
-def title(blame: Blame) -> str:
+def title(breakdown: Breakdown) -> str:
     """``TTFT from Due p99``"""
-    return f"{measure(blame)} p{blame.percentile:g}"
+    return f"{measure(breakdown)} p{breakdown.percentile:g}"

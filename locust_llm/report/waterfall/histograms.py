@@ -1,30 +1,48 @@
-"""Histograms: the means of the server's own histograms over a run, for all its requests together, beside those of the parts.
+"""Histograms: the means of the server's own histograms over a run, for all its requests together.
 
-Of a server that reports nothing of single requests that is all it says; where estimates lie far from it, they are wrong.
+Of a server that reports nothing of single requests that is all it says of its queue; where it does, both stand beside each
+other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from locust_llm.core.engine_metrics import History, histogram
 from locust_llm.core.run import Run
-from locust_llm.report.results.waterfall import DECODE, OwnMean, OwnMeans, Waterfall
+from locust_llm.report.results.waterfall import (
+    DECODE,
+    DELIVERY,
+    HISTOGRAMS,
+    PREFILL,
+    QUEUE,
+    REQUESTS,
+    TTFT,
+    OwnMean,
+    OwnMeans,
+    ServerTime,
+    Waterfall,
+)
 
-OURS: Final = {
-    "queue": ("queue",),
-    "prefill": ("prefill", "others"),
-    "decode": (DECODE,),
-    "inference": ("prefill", "others", DECODE),
-}
-"""By what a server calls it, the parts that it amounts to: to a server the prefill is all from its first step to the first
-token, with whatever else is computed in between."""
+OURS: Final = {"queue": (QUEUE,), "prefill": (PREFILL,), "decode": (DECODE, DELIVERY), "ttft": (TTFT,), "inference": ()}
+"""By what a server calls it, the parts that it amounts to; of an inference (prefill and decode) there are none."""
+REPORTED_PARTS: Final = ("queue", "prefill")
+"""Parts that only the server knows."""
+MIN_COUNTED: Final = 0.9
+"""Of the requests of a run: a server that counted fewer has not ended the others, and its means are of the first ones."""
 
 
 def with_histograms(found: Waterfall | None, history: History, run: Run) -> Waterfall | None:
-    """With those of each server whose metrics were read."""
-    return None if found is None else replace(found, own_means=tuple(_of_servers(found, history, run)))
+    """With those of each server whose metrics were read, and with what they say of queue and prefill, where single requests
+    do not."""
+    if found is None:
+        return None
+    own_means = tuple(_of_servers(found, history, run))
+    server = found.server
+    if server.basis != REQUESTS:
+        server = _by_histograms(own_means, found) or server
+    return replace(found, own_means=own_means, server=server)
 
 
 def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMeans]:
@@ -32,12 +50,37 @@ def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMea
         samples = history.between(name, run.profiling_at, run.ended_at or run.stopping_at or float("inf"))
         means = list[OwnMean]()
         for what, parts in OURS.items():
-            if what == "inference" and means and means[-1].name == "decode":  # it parts the two
+            if what == "inference" and any(mean.name == "decode" for mean in means):  # the server parts it
                 continue
             if samples and (grown := histogram(samples, what)) is not None:
-                here = [found.means_ms[part] for part in parts if part in found.means_ms]
-                ours = sum(here) if len(here) == len(parts) else None
-                means.append(OwnMean(name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=ours))
+                known = parts and (what not in REPORTED_PARTS or found.server.basis == REQUESTS)
+                here_ms = sum(found.means_ms[part] for part in parts) if known else None
+                means.append(OwnMean(name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms))
         if means:
             engine = "simulator" if run.simulated else samples[-1].engine
             yield OwnMeans(engine=engine, source=samples[-1].source, means=tuple(means))
+
+
+def _by_histograms(servers: Sequence[OwnMeans], found: Waterfall) -> ServerTime | None:
+    """Of all servers together. None where they lack queue or prefill, or counted too few requests."""
+    (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, _) = (
+        _mean_over(servers, what) for what in ("queue", "prefill", "ttft")
+    )
+    if min(queued, prefilled) < MIN_COUNTED * found.requests:
+        return None
+    return ServerTime(
+        basis=HISTOGRAMS,
+        engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
+        server_ms=found.server.server_ms,
+        count=queued,
+        ttft_ms=max(ttft_ms, queue_ms + prefill_ms),
+        queue_ms=queue_ms,
+        prefill_ms=prefill_ms,
+    )
+
+
+def _mean_over(servers: Sequence[OwnMeans], what: str) -> tuple[float, int]:
+    """(mean in ms, of how many requests); 0 of none."""
+    means = [mean for server in servers for mean in server.means if mean.name == what]
+    count = sum(mean.count for mean in means)
+    return sum(mean.server_ms * mean.count for mean in means) / max(count, 1), count

@@ -1,4 +1,4 @@
-"""The slowest requests by themselves: their parts, and whose prefills stood in their way."""
+"""The slowest requests by themselves: their parts, and who waited for a first token at the same time."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.results.waterfall import InTheWay, Slowest
+from locust_llm.report.results.waterfall import TO_FIRST, Overlapping, Slowest
 
-from .blame import Table, source_of
-from .parts import TO_FIRST
+from .breakdown import Table
+from .parts import source_of
 
 MOST: Final = 10
-MOST_IN_THE_WAY: Final = 5
+MOST_OVERLAPPING: Final = 5
 SAME_S: Final = 1e-5
 """Two stamps are of one moment."""
 LATE_S: Final = 5.0
@@ -32,7 +32,7 @@ def slowest(table: Table, run: Run, since: Since) -> tuple[Slowest, ...]:
     rows = np.flatnonzero(table.counted)
     order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
     beside = {row: _beside(table, row) for row in order}
-    shown = {row: others[:MOST_IN_THE_WAY].tolist() for row, others in beside.items()}
+    shown = {row: others[:MOST_OVERLAPPING].tolist() for row, others in beside.items()}
     ids = _ids(table, {*order, *chain.from_iterable(shown.values())}, since)
     return tuple(_one(table, row, shown[row], len(beside[row]), ids, run) for row in order)
 
@@ -49,14 +49,13 @@ def _one(table: Table, row: int, shown: list[int], others: int, ids: dict[int, s
         input_tokens=_tokens(table, row),
         model=str(requests["model"].iloc[row]),
         parts=tuple(part for part in parts if part[1] > 0),
-        in_the_way=tuple(_in_the_way(table, other, due, ids) for other in shown),
+        overlapping=tuple(_overlapping(table, other, due, ids) for other in shown),
         others=others,
     )
 
 
 def _beside(table: Table, row: int) -> NDArray[np.int64]:
-    """Rows of the requests whose prefill, seen from here, overlaps this one's wait at the server: the longest overlap
-    first."""
+    """Rows of the requests that waited for their first token while this one did: the longest overlap first."""
     sent = table.requests["sent_at"].to_numpy(np.float64)
     first = table.requests["first_chunk_at"].to_numpy(np.float64)
     overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
@@ -65,9 +64,9 @@ def _beside(table: Table, row: int) -> NDArray[np.int64]:
     return found[np.argsort(-overlap[found], kind="stable")]
 
 
-def _in_the_way(table: Table, row: int, due: float, ids: dict[int, str]) -> InTheWay:
+def _overlapping(table: Table, row: int, due: float, ids: dict[int, str]) -> Overlapping:
     requests = table.requests
-    return InTheWay(
+    return Overlapping(
         id=ids.get(row, ""),
         input_tokens=_tokens(table, row),
         from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,

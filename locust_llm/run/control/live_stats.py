@@ -27,8 +27,9 @@ RATE_S: Final = 5.0
 PARTS_S: Final = 30
 """Whole seconds that the recent parts of requests' time are of."""
 PARTS: Final = ("late", "retries", "gate", "connect", "send", "network", "queue", "prefill", "server", "client")
-"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a prefill that is
-reported holds others' work in between."""
+"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a prefill that is reported
+holds other requests' prefills in the same steps. Without a gate the wait for the admission is one for the event loop of this
+process: ``late``."""
 
 
 class Client:
@@ -95,7 +96,7 @@ class Parts:
         if (sums := self.by_phase.get(record.phase)) is None:
             sums = self.by_phase[record.phase] = [0.0] * (len(PARTS) + 1)
         before = sent_at - record.due_at  # conditions, as min() and max() would double what all this costs
-        if (admitted_at := record.admitted_at) is not None:
+        if (admitted_at := record.admitted_at) is not None and record.limit is not None:
             gate = admitted_at - record.asked_at
             before -= gate
             sums[2] += gate
@@ -123,17 +124,14 @@ class Parts:
 
     def _reported(self, times: ServerTimes, inside: int, network: int, sums: list[float]) -> tuple[int, int]:
         """(network, network and what is left of the server), in µs. Where it reported both, all else is the network and the
-        front end; of a prefill alone the rest is queue. What cannot be is left out."""
+        front end. What cannot be is left out."""
         queue, prefill = times.queue_us, times.prefill_us
         if (queue or 0) + (prefill or 0) > inside:
             return network, inside
-        if queue is None and prefill is not None:
-            network = min(network, inside - prefill)
-            queue = inside - network - prefill
         sums[6] += (queue or 0) / 1e6
         sums[7] += (prefill or 0) / 1e6
         inside -= (queue or 0) + (prefill or 0)
-        return (inside if prefill is not None else min(network, inside)), inside
+        return (min(network, inside) if queue is None or prefill is None else inside), inside
 
     def recent(self) -> tuple[int, dict[str, float]]:
         """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds); no parts without requests."""

@@ -1,14 +1,13 @@
-"""The offset of the server's clock by pencil, and the sentences about it and about what cannot be told apart."""
+"""The offset of the server's clock by pencil, and the sentence about it."""
 
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.report.document.waterfall import sentence, whose
-from locust_llm.report.results.waterfall import Blame, Part, ServerClock, Waterfall
+from locust_llm.report.document.waterfall import where_the_time_went
+from locust_llm.report.results.waterfall import REQUESTS, ServerClock, ServerTime, Waterfall
 from locust_llm.report.server_columns import Reported
 from locust_llm.report.waterfall.clock import server_clock
 from locust_llm.report.waterfall.waterfall import explained_by
@@ -55,39 +54,12 @@ def test_the_clock_lies_between_what_each_request_allows() -> None:
 )
 def test_it_is_said(ahead_s: float, within_s: float, said: str) -> None:
     found = Waterfall(
-        requests=9, reported={"spans": 8}, impossible=1, unattributed_share=0.0, price="", in_order=True, decoded=9,
-        blames=(), slowest=(), server_clock=ServerClock(ahead_s=ahead_s, within_s=within_s),
+        requests=9, reported={"spans": 8}, impossible=1, server=ServerTime(basis=REQUESTS, server_ms=1.0),
+        breakdowns=(), slowest=(), server_clock=ServerClock(ahead_s=ahead_s, within_s=within_s),
     )  # fmt: skip
-    *_, last = whose(found)
+    *_, last = where_the_time_went(found)
     assert said in str(last)
     assert "The server reported its own times for 8 requests (spans) of 9." in str(last)
-
-
-def blame(*parts: Part, slow: int = 12) -> Blame:
-    return Blame(
-        metric="ttft_from_due", percentile=99.0, value_ms=3400.0, typical_ms=300.0, slow=slow, typical=200, count=1200,
-        parts=parts,
-    )  # fmt: skip
-
-
-def part(name: str, slow_ms: float, source: str = "estimated", **ends: Any) -> Part:
-    known = {"low_ms": slow_ms, "high_ms": slow_ms} | ends
-    return Part(name=name, slow_ms=slow_ms, typical_ms=100.0, source=source, **known)
-
-
-def test_what_cannot_be_told_apart_is_not() -> None:
-    gate, prefill = part("gate", 300, "measured"), part("prefill", 20)
-    told = sentence(blame(part("queue", 2100, "reported"), part("others", 900), gate, prefill))
-    assert told.startswith(
-        "TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.32 s on average (typical ones: 400 ms): 2.1 s "
-    )
-    assert "900 ms others' work in between (estimated), 300 ms " in told
-    assert "20 ms" not in told  # too little to be named
-    assert "A lower prefill limit moves this to the gate" in told
-    guess = sentence(blame(part("queue", 1500, low_ms=0, high_ms=3000), part("others", 1500), gate, slow=1))
-    assert "The slowest request took 3.3 s (typical ones: 300 ms): 3 s " in guess
-    assert "others' work in between, which cannot be told apart here, 300 ms" in guess
-    assert guess.endswith("('Queue or prefill?' below).")
 
 
 def test_what_can_be_explained() -> None:
@@ -96,7 +68,8 @@ def test_what_can_be_explained() -> None:
         ("ttft", "ttft: ttft needs a statistic"),
         ("foo p95", "foo p95: unknown metric foo"),
         ("fluidity p95", "fluidity p95: only percentiles of"),
-        ("ttft avg", "ttft avg: only percentiles of ttft_from_due, ttft, itl, .* have parts"),
+        ("itl p95", "itl p95: only percentiles of"),
+        ("ttft avg", "ttft avg: only percentiles of ttft_from_due, ttft, request_latency have parts"),
     ):
         with pytest.raises(ValueError, match=why):
             explained_by(wrong)

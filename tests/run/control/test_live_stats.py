@@ -168,7 +168,15 @@ def parts_ms(stats: LiveStats) -> dict[str, float]:
     return {name: round(s * 1e3, 6) for name, s in stats.parts.recent()[1].items() if s}
 
 
-OWN = {"due_at": 9.0, "asked_at": 9.1, "admitted_at": 9.8, "connect_s": 0.15, "written_us": 2000, "rtt_us": 3000}
+OWN = {
+    "limit": 4,
+    "due_at": 9.0,
+    "asked_at": 9.1,
+    "admitted_at": 9.8,
+    "connect_s": 0.15,
+    "written_us": 2000,
+    "rtt_us": 3000,
+}
 """Sent at 10.0: 1 s from due, 700 ms of it at the gate, 150 ms to connect, 150 ms late; then 200 ms to the first chunk."""
 OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
 
@@ -181,7 +189,7 @@ OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
             ServerTimes(source="timings", queue_us=40_000, prefill_us=150_000),
             {"network": 8, "queue": 40, "prefill": 150},
         ),
-        (ServerTimes(source="timings", prefill_us=150_000), {"network": 3, "queue": 45, "prefill": 150}),
+        (ServerTimes(source="timings", prefill_us=150_000), {"network": 3, "prefill": 150, "server": 45}),
         (ServerTimes(source="headers", queue_us=40_000), {"network": 3, "queue": 40, "server": 155}),
         (ServerTimes(source="headers", queue_us=99_000, prefill_us=150_000), {"network": 3, "server": 195}),
     ],
@@ -191,6 +199,12 @@ def test_the_parts_of_a_request_by_pencil(clock: Clock, told: ServerTimes | None
     stats = LiveStats(clock)
     stats.add(answered(200, 220, server=told, **OWN))
     assert parts_ms(stats) == pytest.approx(OURS | server)
+
+
+def test_without_a_gate_no_part_is_the_gates(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    stats.add(answered(200, 220, **OWN | {"limit": None}))
+    assert parts_ms(stats) == pytest.approx({"late": 850, "connect": 150, "send": 2, "network": 3, "server": 195})
 
 
 def test_a_retry_and_a_late_reader_are_parts_too(clock: Clock) -> None:

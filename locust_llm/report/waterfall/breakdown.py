@@ -1,4 +1,4 @@
-"""Blame: the parts of the slow requests beside those of the typical ones, of any metric and selection of requests."""
+"""Breakdown: the parts of the slow requests beside those of the typical ones, of any metric and selection of requests."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,27 @@ from numpy.typing import NDArray
 
 from locust_llm.report.analysis.breakdowns import bucket, bucket_edges, lengths
 from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.results.waterfall import Blame, Owner, Part
+from locust_llm.report.results.waterfall import (
+    AFTER_FIRST,
+    BETWEEN,
+    DECODE,
+    DELIVERY,
+    MEASURED,
+    REPORTED,
+    SEND,
+    TO_FIRST,
+    UNATTRIBUTED,
+    Breakdown,
+    Group,
+    Part,
+)
 
-from .decode import AFTER_FIRST, DELIVERY, PACE, UNKNOWN
-from .parts import BETWEEN, ESTIMATED, MEASURED, SOURCE, TO_FIRST, UNATTRIBUTED, Split
+from .parts import Split, source_of
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-FROM_SEND: Final = TO_FIRST[TO_FIRST.index("send") :]
+FROM_SEND: Final = tuple(name for name in TO_FIRST[TO_FIRST.index(SEND) :] if name != UNATTRIBUTED)
 TYPICAL: Final = (40.0, 60.0)
 """Percentiles between which a request is typical."""
 MIN_GROUP: Final = 20
@@ -29,49 +41,52 @@ LOWER: Final = (95.0, 90.0, 75.0)
 """Percentiles for small groups; above the last one MIN_GROUP requests have MIN_SLOW."""
 MAX_GROUPS: Final = 8
 STRETCHES: Final = 4
-"""Of the run, for the owner over time."""
-DECODE_SOURCE: Final = {DELIVERY: BETWEEN, UNKNOWN: UNATTRIBUTED}
-"""Of parts after the first token; of the others it is ``estimated``."""
-OF: Final[Mapping[str, tuple[str, ...]]] = {
+"""Of the run, for the groups over time."""
+PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft_from_due": TO_FIRST,
     "ttft": FROM_SEND,
-    "itl": AFTER_FIRST,
-    "request_latency": tuple(dict.fromkeys((*FROM_SEND[:-1], *AFTER_FIRST))),  # unattributed is of both: once
+    "request_latency": (*FROM_SEND, *AFTER_FIRST),
 }
 """The metrics, and which parts each is made of."""
-COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "itl": "itl_s", "request_latency": "latency_s"}
+COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "request_latency": "latency_s"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A row a request: its parts, in ms."""
+    """A row a request."""
 
     requests: pd.DataFrame
     split: Split
-    after: Mapping[str, Floats]
-    """By part of AFTER_FIRST; NaN where the request was not read."""
+    after_ms: Mapping[str, Floats]
+    """By part of AFTER_FIRST, in ms; NaN of a request without a first token."""
+    decode_reported: Bools
+    """The server reported the decode."""
     counted: Bools
     """Profiling, answered, with a first token."""
 
+    def part_ms(self, name: str) -> Floats:
+        return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
 
-def blame(table: Table, metric: str, percentile: float, where: str, chosen: Bools) -> Blame | None:
+    def source(self, name: str, those: Bools) -> str:
+        """Of most of these requests."""
+        if name not in AFTER_FIRST:
+            return source_of(name, self.split.known[those])
+        mostly = self.decode_reported[those].mean() > 0.5
+        return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get((name, bool(mostly)), MEASURED)
+
+
+def breakdown(table: Table, metric: str, percentile: float, where: str, chosen: Bools) -> Breakdown | None:
     """``where``: the selectors, as text; ``chosen``: the requests that they select. None below MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
-    names = OF[metric]
     here = table.counted & chosen & ~np.isnan(values)
-    if PACE in names:
-        here &= ~np.isnan(table.after[PACE])
     count = int(here.sum())
     if count < MIN_GROUP:
         return None
-    parts = {name: _values(table, name, names) for name in names}
-    if metric == "itl":  # of the whole decode, so much a token
-        whole = sum(parts.values())
-        parts = {name: part * (values / np.maximum(whole, 1e-9)) for name, part in parts.items()}
     value = float(np.percentile(values[here], percentile))
-    typical = _around(values, here)
+    typical = _around_the_median(values, here)
     slow = here & (values >= value)
-    return Blame(
+    parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
+    return Breakdown(
         metric=metric,
         where=where,
         percentile=percentile,
@@ -81,66 +96,43 @@ def blame(table: Table, metric: str, percentile: float, where: str, chosen: Bool
         typical=int(typical.sum()),
         count=count,
         parts=tuple(
-            _part(table, name, parts[name], slow, typical) for name in names if parts[name][slow | typical].any()
+            Part(
+                name=name,
+                slow_ms=float(ms[slow].mean()),
+                typical_ms=float(ms[typical].mean()) if typical.any() else 0.0,
+                all_ms=float(ms[here].mean()),
+                source=table.source(name, slow),
+            )
+            for name, ms in parts.items()
+            if ms[slow | typical].any()
         ),
-        owners=tuple(_owners(table, parts, values, here, percentile)),
+        groups=tuple(_groups(table, parts, values, here, percentile)),
     )
 
 
-def _values(table: Table, name: str, names: tuple[str, ...]) -> Floats:
-    """In ms. Unattributed is of both, where a metric goes from the send to the last token."""
-    found = np.zeros(len(table.counted))
-    if names != AFTER_FIRST and name in table.split.us:
-        found = found + table.split.us[name] / 1e3
-    if PACE in names and name in table.after:
-        found = found + np.nan_to_num(table.after[name])
-    return found
-
-
-def _around(values: Floats, here: Bools) -> Bools:
+def _around_the_median(values: Floats, here: Bools) -> Bools:
     low, high = np.percentile(values[here], TYPICAL)
     return np.asarray(here & (values >= low) & (values <= high))
 
 
-def _part(table: Table, name: str, part: Floats, slow: Bools, typical: Bools) -> Part:
-    mean = float(part[slow].mean())
-    low = high = mean
-    source = source_of(name, table.split.known[slow])
-    if source == ESTIMATED and name in table.split.low_us:
-        low = float(table.split.low_us[name][slow].mean()) / 1e3
-        high = float(table.split.high_us[name][slow].mean()) / 1e3
-    return Part(
-        name=name, slow_ms=mean, typical_ms=float(part[typical].mean()) if typical.any() else 0.0,
-        low_ms=min(low, mean), high_ms=max(high, mean), source=source,
-    )  # fmt: skip
-
-
-def source_of(name: str, known: NDArray[np.int8]) -> str:
-    """Of most of these requests."""
-    if name in SOURCE:
-        return SOURCE[name].get(int(np.bincount(known).argmax()), UNATTRIBUTED) if len(known) else UNATTRIBUTED
-    return MEASURED if name in TO_FIRST else DECODE_SOURCE.get(name, ESTIMATED)
-
-
-def _owners(
+def _groups(
     table: Table, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
-) -> Iterator[Owner]:
-    for by, groups in _groups(table.requests, here):
+) -> Iterator[Group]:
+    for by, groups in _divided(table.requests, here):
         fewest = min(int(chosen.sum()) for chosen in groups.values())
         at = next(p for p in (percentile, *LOWER) if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW)
         for label, chosen in groups.items():
             value = float(np.percentile(values[chosen], at))
             slow = chosen & (values >= value)
-            means = ((name, float(part[slow].mean())) for name, part in parts.items())
-            known = table.split.known[slow]
-            split = tuple((name, ms, source_of(name, known)) for name, ms in means if ms > 0)
+            means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
+            split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
             if split:
-                yield Owner(
+                yield Group(
                     by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value, parts=split
                 )  # fmt: skip
 
 
-def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
+def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
     """(by what, the requests of each label): only what divides them, and only groups of MIN_GROUP."""
     length = lengths(Selection(requests, np.ones(len(requests), np.bool_)))
     known = here & (length >= 1)

@@ -1,19 +1,14 @@
-"""Blame and the slowest requests, with a pencil."""
+"""Breakdowns and the slowest requests, with a pencil."""
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.server_times import SPANS, ServerTimes
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.results.waterfall import Blame, Waterfall
-from locust_llm.report.waterfall.blame import Table, blame
-from locust_llm.report.waterfall.decode import AFTER_FIRST
-from locust_llm.report.waterfall.parts import split
+from locust_llm.report.results.waterfall import Breakdown, Waterfall
 from locust_llm.report.waterfall.waterfall import waterfall
 
 
@@ -24,7 +19,7 @@ def of(records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None 
         )
 
     columns = collect(records)
-    return waterfall(columns, occupancy(columns.requests, ()), records, spans or {}, a_run(), since, asked)
+    return waterfall(columns, spans or {}, a_run(), since, asked)
 
 
 def a_hundred() -> Waterfall:
@@ -39,7 +34,6 @@ def a_hundred() -> Waterfall:
         records,
         "ttft p90",
         "request_latency p90",
-        "itl p90",
         "ttft{model=b} p90",
         "ttft{model=c} p90",
         spans=spans,
@@ -48,28 +42,30 @@ def a_hundred() -> Waterfall:
     return found
 
 
-def means(blame: Blame) -> dict[str, tuple[float, float]]:
-    """The slow ones, the typical ones."""
-    return {part.name: (round(part.slow_ms, 3), round(part.typical_ms, 3)) for part in blame.parts}
+def means(found: Breakdown) -> dict[str, tuple[float, float, float]]:
+    """The slow ones, the typical ones, all."""
+    return {
+        part.name: (round(part.slow_ms, 3), round(part.typical_ms, 3), round(part.all_ms, 3)) for part in found.parts
+    }
 
 
 def test_slow_requests_beside_typical_ones() -> None:
     """At or above the 90th percentile (140.1 ms) are those of 90 to 99 ms of queue; typical are those of 40 to 59."""
     found = a_hundred()
-    by = {(one.metric, one.where): one for one in found.blames if one.percentile == 90}
+    by = {(one.metric, one.where): one for one in found.breakdowns if one.percentile == 90}
     ttft = by["ttft", ""]
     assert (ttft.value_ms, ttft.typical_ms) == (pytest.approx(140.1), pytest.approx(100.5))
     assert (ttft.slow, ttft.typical, ttft.count) == (10, 20, 100)
-    assert means(ttft) == {"network": (1, 1), "queue": (94.5, 49.5), "prefill": (50, 50)}
+    assert means(ttft) == {"network": (1, 1, 1), "queue": (94.5, 49.5, 49.5), "prefill": (50, 50, 50)}
     sources = {part.name: part.source for part in ttft.parts}
-    assert sources == {"network": "measured less reported", "queue": "reported", "prefill": "estimated"}
-    both = {"pace": (90, 90), "delivery": (10, 10)}
-    assert means(by["request_latency", ""]) == means(ttft) | both
-    assert means(by["itl", ""]) == both
-    groups = [(owner.by, owner.label, owner.count) for owner in ttft.owners]
+    assert sources == {"network": "measured less reported", "queue": "reported", "prefill": "reported"}
+    latency = by["request_latency", ""]
+    assert means(latency) == means(ttft) | {"decode": (90, 90, 90), "delivery": (10, 10, 10)}
+    assert [part.source for part in latency.parts[-2:]] == ["reported", "measured less reported"]
+    groups = [(group.by, group.label, group.count) for group in ttft.groups]
     assert groups[:2] == [("model", "a", 50), ("model", "b", 50)]
     assert {by for by, _, _ in groups[2:]} == {"time"}
-    assert ttft.owners[0].value_ms == pytest.approx(51 + 0.9 * 98)
+    assert ttft.groups[0].value_ms == pytest.approx(51 + 0.9 * 98)
     of_b = by["ttft", "{model=b}"]  # at or above 140.2 ms: 91, 93, 95, 97 and 99 ms of queue
     assert (of_b.slow, of_b.count, means(of_b)["queue"][0]) == (5, 50, 95)
 
@@ -77,18 +73,15 @@ def test_slow_requests_beside_typical_ones() -> None:
 def test_where_it_is_from_and_what_is_left_out() -> None:
     found = a_hundred()
     assert (found.requests, found.reported, found.impossible) == (100, {"spans": 100}, 0)
-    assert found.unattributed_share == 0
-    assert found.in_order
-    assert found.decoded == 100
     assert found.left_out[-1] == "too few requests for ttft{model=c}"
     assert [one.id for one in found.slowest] == [f"{i}" for i in range(99, 89, -1)]
     assert found.slowest[0].parts == (
-        ("network", 1, "measured less reported"), ("queue", 99, "reported"), ("prefill", 50, "estimated"),
+        ("network", 1, "measured less reported"), ("queue", 99, "reported"), ("prefill", 50, "reported"),
     )  # fmt: skip
 
 
-def test_who_stood_in_the_way_of_the_slowest() -> None:
-    """slow waits from 10.0 to 10.5 s: early's prefill overlaps it by 0.3 s, late's by 0.1, and that of before not at all."""
+def test_who_waited_beside_the_slowest() -> None:
+    """slow waits from 10.0 to 10.5 s: early's wait overlaps it by 0.3 s, late's by 0.1, and that of before not at all."""
     slow = answered(500, 600, id="slow", sent_at=10.0, due_at=9.9)
     early = answered(400, 900, id="early", sent_at=9.9, input_tokens=2000)
     late = answered(300, 900, id="late", sent_at=10.4, input_tokens=None)
@@ -96,7 +89,7 @@ def test_who_stood_in_the_way_of_the_slowest() -> None:
     assert found is not None
     first = found.slowest[0]
     assert (first.id, round(first.total_ms), first.others) == ("slow", 600, 2)
-    assert [(one.id, one.input_tokens, round(one.from_ms), round(one.to_ms)) for one in first.in_the_way] == [
+    assert [(one.id, one.input_tokens, round(one.from_ms), round(one.to_ms)) for one in first.overlapping] == [
         ("early", 2000, 0, 400), ("late", None, 500, 800),
     ]  # fmt: skip
 
@@ -105,17 +98,28 @@ def test_nobody_was_answered() -> None:
     assert of([failed()]) is None
 
 
-def test_what_is_unattributed_after_the_first_token_is_no_part_of_ttft() -> None:
-    """50 decodes of 10 ms, of which nothing explains 7: they are of the request latency, and of nothing before it."""
-    records = [answered(5, 15, id=f"{i}", sent_at=10.0 + i) for i in range(50)]
-    columns = collect(records)
-    cut = split(columns.requests, columns.server.reported({}), np.zeros(50))
-    after = dict.fromkeys(AFTER_FIRST, np.zeros(50)) | {"pace": np.full(50, 3.0), "unattributed": np.full(50, 7.0)}
-    table, everybody = Table(columns.requests, cut, after, np.ones(50, np.bool_)), np.ones(50, np.bool_)
-    sums = {}
-    for metric in ("ttft", "itl", "request_latency"):
-        found = blame(table, metric, 90.0, "", everybody)
-        assert found is not None
-        sums[metric] = sum(part.slow_ms for part in found.parts)
-        assert all(part.low_ms == part.high_ms for part in found.parts if part.source != "estimated")
-    assert sums == pytest.approx({"ttft": 5, "itl": 10, "request_latency": 15})
+@pytest.mark.parametrize(("told", "split"), [(90, True), (89, False)])
+def test_a_server_that_reports_too_few_requests_splits_none(told: int, split: bool) -> None:
+    """Of 100 requests: 40 ms of queue and 50 of prefill in 100 ms, of 90 of them or of 89."""
+    records = [answered(100, 200, id=f"{i}", sent_at=10.0 * i) for i in range(100)]
+    times = ServerTimes(source=SPANS, queue_us=40_000, prefill_us=50_000)
+    found = of(records, "ttft p50", spans={f"{i}": times for i in range(told)})
+    assert found is not None
+    (of_ttft,) = (one for one in found.breakdowns if one.metric == "ttft")
+    all_ms = {part.name: part.all_ms for part in of_ttft.parts}
+    if split:
+        assert found.server.basis == "requests"
+        assert all_ms == pytest.approx({"network": 9, "queue": 36, "prefill": 45, "server": 10})
+    else:
+        assert found.server.basis == ""
+        assert all_ms == pytest.approx({"server": 100})
+    assert found.server.server_ms == pytest.approx(91 if split else 100)
+    assert found.reported == {"spans": told}
+
+
+def test_a_decode_that_no_server_reports_is_measured() -> None:
+    found = of([answered(5, 15, id=f"{i}", sent_at=10.0 + i) for i in range(50)], "request_latency p90")
+    assert found is not None
+    (latency,) = (one for one in found.breakdowns if one.metric == "request_latency")
+    assert means(latency) == {"server": (5, 5, 5), "decode": (10, 10, 10)}
+    assert {part.source for part in latency.parts} == {"measured"}

@@ -1,4 +1,5 @@
-"""Whose millisecond, end to end: delays are found where they were planted, and spans of any kind leave a run as it is.
+"""Where slow requests spend their time, end to end: delays are found where they were planted, and spans of any kind leave a
+run as it is.
 
 Each figure is compared with what the simulator knows of the same run, by medians.
 """
@@ -50,11 +51,11 @@ class Found:
 
     def typical_ms(self, part: str) -> float:
         """Of the requests around the median of TTFT from due."""
-        return sum(one.typical_ms for one in self.waterfall.blames[0].parts if one.name == part)
+        return sum(one.typical_ms for one in self.waterfall.breakdowns[0].parts if one.name == part)
 
     @property
     def longest(self) -> str:
-        return max(self.waterfall.blames[0].parts, key=lambda part: part.typical_ms).name
+        return max(self.waterfall.breakdowns[0].parts, key=lambda part: part.typical_ms).name
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def test_a_wait_in_the_servers_queue_is_the_queues_and_its_clock_does_not_matter
     assert 150 < queue < 250
     assert found.longest == "queue"
     assert abs(found.typical_ms("queue") - queue) < 0.05 * queue
-    assert abs(found.typical_ms("prefill") - found.true_ms("own_prefill")) < 0.1 * found.true_ms("own_prefill")
+    assert abs(found.typical_ms("prefill") - found.true_ms("prefill")) < 0.1 * found.true_ms("prefill")
     assert found.typical_ms("gate") < 5
     assert found.waterfall.impossible == 0
     clock = found.waterfall.server_clock

@@ -1,4 +1,4 @@
-"""Owners: the parts of slow and typical requests as stacked bars, and the slowest requests as waterfalls that open."""
+"""Breakdown: the parts of slow and typical requests as stacked bars, and the slowest requests as waterfalls that open."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -8,7 +8,16 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from locust_llm.core.text import clean, duration, many
-from locust_llm.report.results.waterfall import NAMES, Blame, InTheWay, Slowest, Waterfall, measure, title
+from locust_llm.report.results.waterfall import (
+    NAMES,
+    Breakdown,
+    Overlapping,
+    Slowest,
+    Waterfall,
+    measure,
+    name_of,
+    title,
+)
 
 Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""
@@ -17,7 +26,7 @@ MIN_SHARE: Final = 0.002
 NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
-class Owners(NamedTuple):
+class Bars(NamedTuple):
     """A drawing."""
 
     title: str
@@ -27,53 +36,53 @@ class Owners(NamedTuple):
     drawn: Markup
 
 
-def owners(found: Waterfall) -> Iterator[Owners]:
-    """One of each blame, one of the groups, and one of the slowest requests."""
-    for blame in found.blames:
-        yield _bars(blame)
-    if (grouped := next((blame for blame in found.blames if blame.owners), None)) is not None:
+def breakdown_bars(found: Waterfall) -> Iterator[Bars]:
+    """One of each breakdown, one of the groups, and one of the slowest requests."""
+    for one in found.breakdowns:
+        yield _bars(one)
+    if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
         yield _groups(grouped)
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
         label = f"The {many(len(found.slowest), 'slowest request')}, part by part"
         rows = Markup("").join(_waterfall(one, longest) for one in found.slowest)
-        yield Owners(
+        yield Bars(
             title=f"The slowest {len(found.slowest)}",
-            caption="From due to the first token. Open one: its parts one after the other, and the requests whose prefills "
-            "stood in its way, on one axis.",
+            caption="From due to the first token. Open one: its parts one after the other, and the requests that waited for "
+            "a first token at the same time, on one axis.",
             label=label,
             drawn=_keys(_shown((one.parts for one in found.slowest), longest)) + _framed("group", label, rows),
         )
 
 
-def _bars(blame: Blame) -> Owners:
-    slow = [(part.name, part.slow_ms, part.source) for part in blame.parts]
-    typical = [(part.name, part.typical_ms, part.source) for part in blame.parts]
+def _bars(one: Breakdown) -> Bars:
+    slow = [(part.name, part.slow_ms, part.source) for part in one.parts]
+    typical = [(part.name, part.typical_ms, part.source) for part in one.parts]
     longest = max(_whole(slow), _whole(typical)) or 1.0
-    rows = _row(f"p{blame.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
-    label = f"{clean(title(blame))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
-    return Owners(
-        title=clean(title(blame)),
-        caption=f"Mean of the {many(blame.slow, 'request')} at or above the percentile (their times are in the keys) and of "
-        f"the {blame.typical:,} around the median. Paler: estimated.",
+    rows = _row(f"p{one.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
+    label = f"{clean(title(one))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
+    return Bars(
+        title=clean(title(one)),
+        caption=f"Mean of the {many(one.slow, 'request')} at or above the percentile (their times are in the keys) and of "
+        f"the {one.typical:,} around the median.",
         label=label,
         drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + _framed("img", label, rows),
     )
 
 
-def _groups(blame: Blame) -> Owners:
-    longest = max(_whole(owner.parts) for owner in blame.owners) or 1.0
+def _groups(one: Breakdown) -> Bars:
+    longest = max(_whole(group.parts) for group in one.groups) or 1.0
     drawn = Markup("")
-    for by, some in groupby(blame.owners, lambda owner: (owner.by, owner.percentile)):
-        rows = Markup("").join(_row(owner.label, owner.parts, longest) for owner in some)
+    for by, some in groupby(one.groups, lambda group: (group.by, group.percentile)):
+        rows = Markup("").join(_row(group.label, group.parts, longest) for group in some)
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
-    each = "; ".join(f"{clean(owner.label)} {_said(owner.parts, longest)}" for owner in blame.owners)
-    label = f"{clean(measure(blame))} of the slow requests of each group: {each}"
-    return Owners(
-        title=f"{clean(measure(blame))} by group",
+    each = "; ".join(f"{clean(group.label)} {_said(group.parts, longest)}" for group in one.groups)
+    label = f"{clean(measure(one))} of the slow requests of each group: {each}"
+    return Bars(
+        title=f"{clean(measure(one))} by group",
         caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
         label=label,
-        drawn=_keys(_shown((owner.parts for owner in blame.owners), longest)) + _framed("img", label, drawn),
+        drawn=_keys(_shown((group.parts for group in one.groups), longest)) + _framed("img", label, drawn),
     )
 
 
@@ -83,7 +92,9 @@ def _framed(role: str, label: str, rows: Markup) -> Markup:
 
 def _said(parts: Parts, longest_ms: float) -> str:
     """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
-    each = (f"{NAMES[name]} {duration(ms / 1e3)}" for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms)
+    names = [name for name, _, _ in parts]
+    shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
+    each = (f"{name_of(name, names)} {duration(ms / 1e3)}" for name, ms in shown)
     return f"{duration(_whole(parts) / 1e3)}: {', '.join(each)}"
 
 
@@ -97,12 +108,12 @@ def _shown(several: Iterable[Parts], longest_ms: float) -> set[str]:
 
 
 def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Markup:
-    order = list(NAMES)
+    shown, order = set(names), list(NAMES)
     keys = Markup("").join(
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
-            name, NAMES[name], _time_of(times_ms.get(name))
+            name, name_of(name, shown), _time_of(times_ms.get(name))
         )
-        for name in sorted(names, key=lambda name: (name == "unattributed", order.index(name)))
+        for name in sorted(shown, key=order.index)
     )
     return Markup("<div class=keys>{}</div>").format(keys)
 
@@ -123,11 +134,10 @@ def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
     for name, ms, source in parts:
         share = ms / longest_ms
         if share >= MIN_SHARE or len(parts) == 1:
-            kind = f"part {name}" + (" guessed" if source == "estimated" else "")
             drawn.append(
-                Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
-                    kind, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
-                    f"{NAMES[name]}: {duration(ms / 1e3)}, {source}",
+                Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
+                    name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
+                    f"{name_of(name, [other for other, _, _ in parts])}: {duration(ms / 1e3)}, {source}",
                 )
             )  # fmt: skip
         at_ms += ms
@@ -141,31 +151,31 @@ def _waterfall(one: Slowest, longest_ms: float) -> Markup:
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
         clean(one.id or "?"), _bar(one.parts, longest_ms), duration(one.total_ms / 1e3)
     )
-    rows, at_ms = Markup(""), 0.0
+    rows, at_ms, names = Markup(""), 0.0, [name for name, _, _ in one.parts]
     for part in one.parts:
         name, ms, source = part
         rows += Markup("<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>").format(
-            NAMES[name], source, _bar([part], one.total_ms, at_ms), duration(ms / 1e3)
+            name_of(name, names), source, _bar([part], one.total_ms, at_ms), duration(ms / 1e3)
         )
         at_ms += ms
-    rest = one.others - len(one.in_the_way)
-    more = f" The longest {len(one.in_the_way)} of {one.others}:" if rest else ""
-    way = Markup("<p>In its way, from send to first token, on the same axis.{}</p>").format(more)
-    beside = Markup("").join(_beside(other, one.total_ms) for other in one.in_the_way)
+    rest = one.others - len(one.overlapping)
+    more = f" The longest {len(one.overlapping)} of {one.others}:" if rest else ""
+    way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(more)
+    beside = Markup("").join(_beside(other, one.total_ms) for other in one.overlapping)
     about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean(one.model)}."
     return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
         head, about, rows, way if beside else "", beside
     )
 
 
-def _beside(other: InTheWay, total_ms: float) -> Markup:
+def _beside(other: Overlapping, total_ms: float) -> Markup:
     """On the axis of the slow one, cut where it begins and ends."""
     start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
     tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
     return Markup(
         "<div class=owner><span>{} <small>{}</small></span>"
         "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
-        '<rect class="part others" x="{:.2f}" width="{:.2f}" height="10"/></svg><b>{}</b></div>'
+        '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" height="10"/></svg><b>{}</b></div>'
     ).format(
         clean(other.id or "?"), tokens, start, max(end - start, 2.0), duration((other.to_ms - other.from_ms) / 1e3)
     )
