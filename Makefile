@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers owners calibration soak confusion twins published what-if intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins published what-if intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'

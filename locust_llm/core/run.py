@@ -186,8 +186,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """16 hex digits that the trace ids of its requests begin with (spans/ids.py); empty: they had none."""
     spans: SpanCounts | None = None
     """Of the server, that came for it; None: none were asked for."""
-    probed: tuple[tuple[int, float], ...] = ()
-    """Input tokens, and seconds to the first token, of prompts that a probe of this server sent alone; empty: unknown."""
     telemetry: TelemetryCounts | None = None
     """Of ``--otel``; None: none was sent."""
     dataset_sessions: int | None = None

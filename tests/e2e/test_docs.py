@@ -48,7 +48,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
     "--web-allowed-hosts", "--enable-metrics", "--metrics", "--speculative-config",
-    "--enable-prompt-tokens-details", "--save-result", "--save-detailed",
+    "--enable-prompt-tokens-details", "--enable-per-request-metrics", "--save-result", "--save-detailed",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -41,6 +42,8 @@ MAX_LINE_REASONS: Final = 3
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
 ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
+OLD_MEANS: Final = re.compile(r"(?<=[%\d)])(?:, (?:TTFT|queue|prefill) [\d.,]+ m?s)+\.$")
+"""Of the server's histograms, in the notes of older runs: the report has them by itself."""
 MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""
 
@@ -50,7 +53,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     probe = summary.examination is not None  # its load is artificial: no remarks about it
     left_out = [QUESTION]  # of an older run: the report answers it itself
     left_out += [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has it
-    yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
+    yield from (OLD_MEANS.sub(".", note) for note in run.notes if not note.startswith(tuple(left_out)))
     if not probe and not run.imported:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)

@@ -5,11 +5,12 @@ other.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.core.engine_metrics import History, histogram
+from locust_llm.core.engine_metrics import EngineSample, History, histogram
 from locust_llm.core.run import Run
 from locust_llm.report.results.waterfall import (
     DECODE,
@@ -32,6 +33,9 @@ REPORTED_PARTS: Final = ("queue", "prefill")
 MIN_COUNTED: Final = 0.9
 """Of the requests of a run: a server that counted fewer has not ended the others, and its means are of the first ones."""
 
+AFTER_S: Final = 5.0
+"""Seconds after the end of a run in which a reading still counts as its last one."""
+
 
 def with_histograms(found: Waterfall | None, history: History, run: Run) -> Waterfall | None:
     """With those of each server whose metrics were read, and with what they say of queue and prefill, where single requests
@@ -47,7 +51,7 @@ def with_histograms(found: Waterfall | None, history: History, run: Run) -> Wate
 
 def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMeans]:
     for name in sorted(history.names):
-        samples = history.between(name, run.profiling_at, run.ended_at or run.stopping_at or float("inf"))
+        samples = _samples(history, name, run.profiling_at, run.ended_at or run.stopping_at or float("inf"))
         means = list[OwnMean]()
         for what, parts in OURS.items():
             if what == "inference" and any(mean.name == "decode" for mean in means):  # the server parts it
@@ -59,6 +63,14 @@ def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMea
         if means:
             engine = "simulator" if run.simulated else samples[-1].engine
             yield OwnMeans(engine=engine, source=samples[-1].source, means=tuple(means))
+
+
+def _samples(history: History, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+    """Those of the run, and the first one after it, whose counters have the last requests."""
+    after = (
+        sample for sample in history.by_name[name] if ended_at < sample.at < ended_at + AFTER_S and not sample.failure
+    )
+    return [*history.between(name, began_at, ended_at), *islice(after, 1)]
 
 
 def _by_histograms(servers: Sequence[OwnMeans], found: Waterfall) -> ServerTime | None:

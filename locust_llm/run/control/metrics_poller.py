@@ -8,6 +8,7 @@ page is read in pieces, between which the others have their turn. What fails is 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -166,9 +167,26 @@ class MetricsPoller:
                     f"WARNING: {many(failed, 'reading')} of the metrics of {name} failed; the first: {page.first_failure}."
                 )
 
-    def close(self) -> None:
+    def read_last(self) -> None:
+        """Once more, when the last request is over: else the server's counters would lack those of the last second. Nothing
+        is read after it."""
+        self._stop()
+        pages = [page for page in (*self._named, self._own) if page.has_engine]
+        for page in pages:
+            page.line.close()
+            page.line = UserConnection()
+        gevent.joinall([gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S)
+
+    def _look_at_last(self, page: Page) -> None:
+        with suppress(FetchFailed):
+            self._look(page, page.path)
+
+    def _stop(self) -> None:
         for job in self._jobs:
             job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
+
+    def close(self) -> None:
+        self._stop()
         if self._spool is not None:
             self._spool.close()
         for page in (*self._named, self._own):

@@ -333,6 +333,8 @@ class RunStore:
     def check_complete(self) -> None:
         """Once, when the last record is here: add what the result lacks."""
         self.flush()
+        if self.poller is not None:
+            self.poller.read_last()
         try:
             if self._file.restore():
                 self.add_gap(

@@ -164,6 +164,15 @@ def test_queue_or_prefill(history: History, begin: str) -> None:
     assert answer.startswith(begin)
 
 
+def test_the_first_reading_after_the_run_has_its_last_requests() -> None:
+    """50 of them were counted when the run ended, 10 more half a second later; what comes after that is of others."""
+    history = history_of(50, queue=0.6, prefill=0.2)
+    for at, count in ((100.5, 60), (101.5, 99)):
+        history.add(EngineSample(at=UNIX + at, engine="vLLM", queue_s=100 + count * 0.6, queue_count=100 + count,
+                                 prefill_s=100 + count * 0.2, prefill_count=100 + count))  # fmt: skip
+    assert with_(replace(UNKNOWN, means_ms=MEANS), history).server.count == 60
+
+
 def test_a_server_that_served_others_too_is_named_one() -> None:
     made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(56, queue=0.6, prefill=0.2))
     assert time_in_server(made).endswith("means of 56 requests. It served other requests too.")

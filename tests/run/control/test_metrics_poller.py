@@ -59,6 +59,21 @@ def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
     assert server.asked[0].headers["x-locust-llm-probe"] == "1"
 
 
+def test_the_last_request_is_in_the_last_reading(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute is between two readings; what ended since the first one is read when the run is over."""
+    monkeypatch.setattr(module, "EVERY_S", 60.0)
+    server.pages = {"/metrics": (200, PAGE)}
+    meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__)
+    meter.start()
+    with gevent.Timeout(10):
+        while not meter.history.by_name["server"]:
+            gevent.sleep(0.01)
+    server.pages = {"/metrics": (200, PAGE.replace("running 2", "running 0"))}
+    meter.read_last()
+    meter.close()
+    assert [sample.at for sample in meter.history.by_name["server"]] == [0, 1]
+
+
 def test_tensorrts_other_path(server: Any, tmp_path: Path) -> None:
     server.pages = {"/prometheus/metrics": (200, "trtllm_kv_cache_utilization 0.5\n")}
     looks(server, tmp_path, 4)

@@ -63,7 +63,8 @@ def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Tot
 def test_seconds_by_part_are_counters() -> None:
     """100 ms at the gate, then 40 ms; and 200 ms in the warmup."""
     stats = LiveStats(lambda: 10.0)
-    for record in (answered(40, limit=1, admitted_at=10.0, asked_at=9.9, due_at=9.9), answered(200, phase="warmup"), failed()):
+    waited = answered(40, limit=1, admitted_at=10.0, asked_at=9.9, due_at=9.9)
+    for record in (waited, answered(200, phase="warmup"), failed()):
         stats.add(record)
     found = read(exposition(*part_seconds(stats.parts)))
     assert value(found, "part_seconds_total", phase="profiling", part="gate") == pytest.approx(0.1)
