@@ -23,6 +23,7 @@ from .plots import pareto_svg
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
 from .result import report_result
+from .unended import add_journaled
 from .waterfall.waterfall import explained_by
 
 WEATHER: Final = """\
@@ -77,6 +78,7 @@ def report(words: list[str]) -> int:
     try:
         if options.records:
             _add(folder, options.records)
+        add_journaled(folder)
         summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:
         print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Every run ends, and says the truth when it does: real processes, with a deadline each, so that a hang is a failure."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 import pytest
-from support.runs import Server, free_port
+from support.runs import Server, free_port, records
 
 import locust_llm
 from locust_llm.__main__ import simulator
@@ -27,7 +28,7 @@ full: Final = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+    with simulator("--ttft-ms", "50", "--itl-ms", "10", "--truth", "full") as url:
         yield Server(url)
 
 
@@ -376,3 +377,31 @@ def test_a_folder_that_was_deleted_is_made_anew_and_said(server: Server, tmp_pat
         assert "INCOMPLETE: the report folder r was deleted during the run" in its.text
         assert (tmp_path / "r" / "profile_export.jsonl").read_bytes().count(b"\n") > 5
         assert (tmp_path / "r" / "report.html").exists()
+
+
+# -- all processes killed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_whose_processes_are_all_killed_has_the_records_of_its_workers(server: Server, tmp_path: Path) -> None:
+    """The master first, so that its workers keep what they cannot deliver. What the server has answered to the end has a
+    record, or is counted as lost."""
+    server.reset()
+    with command(tmp_path, *run_words(server, "--processes", "2", "-u", "4")) as its:
+        its.sends(4)
+        workers = its.children()
+        its.process.kill()
+        written = len(records(tmp_path / "r"))
+        time.sleep(2)
+        for worker in workers:
+            worker.kill()
+    made = subprocess.run(
+        [sys.executable, "-m", "locust_llm", "report", "r"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert made.returncode == ExitStatus.INCOMPLETE, made.stderr
+    assert "the run has no end" in made.stdout
+    got = [record.id for record in records(tmp_path / "r")]
+    assert len(got) > written
+    assert len(set(got)) == len(got)
+    run = json.loads((tmp_path / "r" / "run.json").read_text())["run"]
+    assert len(got) + run["records_lost"] == len(server.rows())

@@ -23,6 +23,7 @@ from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import out_of_memory
 from locust_llm.core.failures import FIRST, FirstRequests
+from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
@@ -36,7 +37,6 @@ from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.refusals import advice, has_key
 from locust_llm.run.spans.receiver import SpanReceiver
-from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import FAILS
 

@@ -13,11 +13,12 @@ from locust.runners import LocalRunner
 import msgspec
 import zmq
 
+from locust_llm.core.journal import JOURNALS, read_journal, records_of
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.core.text import duration, many
 from locust_llm.run.protocol import GONE_S, LOCAL, Records
-from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
+from locust_llm.run.worker.outbox import Inbox, frames
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
@@ -179,8 +180,8 @@ class WorkerRegistry:
 
     def recover(self, name: str) -> list[Record]:
         """The records that it had made and not delivered, as far as its disk can be read here."""
-        path = self._folder / FOLDER / name
-        journaled = read(path)
+        path = self._folder / JOURNALS / name
+        journaled = read_journal(path)
         if journaled is None:
             return []
         path.unlink(missing_ok=True)

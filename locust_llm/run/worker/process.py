@@ -12,6 +12,7 @@ from locust.env import Environment
 import gevent
 import msgspec
 
+from locust_llm.core.journal import JOURNALS, Journal, lock
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, add_records
@@ -25,7 +26,7 @@ from locust_llm.run.signals import interrupt, listen
 from locust_llm.run.telemetry.telemetry import Telemetry
 
 from .messages import receive
-from .outbox import FOLDER, Journal, Outbox, lock
+from .outbox import Outbox
 from .sender import Sender, attach_sender
 
 logger = logging.getLogger("locust_llm")
@@ -90,7 +91,7 @@ class _Worker:
         self._here = here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
         self.outbox.close(keep=self.outbox.waiting > 0)
         try:
-            self.outbox.begin(Journal(here / FOLDER / self._runner.client_id))
+            self.outbox.begin(Journal(here / JOURNALS / self._runner.client_id))
         except OSError as error:
             self.outbox.begin(None)
             logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")

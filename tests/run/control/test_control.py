@@ -15,6 +15,7 @@ from support.exports import as_json, span
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
+from locust_llm.core.journal import Journal, pack
 from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange
@@ -54,7 +55,6 @@ from locust_llm.run.protocol import (
     Status,
     to_sender,
 )
-from locust_llm.run.worker.outbox import Journal, pack
 
 
 class Sent(NamedTuple):

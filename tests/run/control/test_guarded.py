@@ -13,10 +13,10 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered
 
+from locust_llm.core.journal import JOURNALS, Journal, pack
 from locust_llm.run.control import messages
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import PORT, master_port
-from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
 
 def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
@@ -35,8 +35,8 @@ def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
 def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path) -> None:
     """A machine that stopped may have left the length of a record and not its bytes."""
     master = Master(tmp_path, "a")
-    (tmp_path / FOLDER).mkdir(exist_ok=True)
-    journal = Journal(tmp_path / FOLDER / "a")
+    (tmp_path / JOURNALS).mkdir(exist_ok=True)
+    journal = Journal(tmp_path / JOURNALS / "a")
     packed = pack(answered(1.0))
     journal.add(1, packed)
     journal.add(2, bytes(len(packed)))

@@ -8,10 +8,10 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered, failed
 
+from locust_llm.core.journal import JOURNALS, Journal, pack
 from locust_llm.run.control import worker_registry as module
 from locust_llm.run.control.worker_registry import QUIET_S, Loss
 from locust_llm.run.protocol import GONE_S, Records
-from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(tmp
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
     master = Master(tmp_path, "a", "b")
     for name in "ab":
-        journal = Journal(tmp_path / FOLDER / name)
+        journal = Journal(tmp_path / JOURNALS / name)
         for serial in (1, 2, 3):
             journal.add(serial, pack(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
         journal.count(admitted=4, begun=6, ended=5)
@@ -104,9 +104,9 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
     loss: Any = master.workers.drop("a")
     assert isinstance(loss, Loss)
     assert (loss.sent, loss.sessions) == (1, (6, 5))
-    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["b"]
+    assert [path.name for path in (tmp_path / JOURNALS).iterdir()] == ["b"]
     master.workers.recover("b")
-    assert not (tmp_path / FOLDER).exists()
+    assert not (tmp_path / JOURNALS).exists()
     assert master.workers.recover("b") == []  # there is none, or it is on another machine
 
 

@@ -9,21 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
+from locust_llm.core import journal as journals
+from locust_llm.core.journal import Journal, pack, read_journal, unpack
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.run import protocol
 from locust_llm.run.protocol import Records, to_control
-from locust_llm.run.worker import outbox as journals
-from locust_llm.run.worker.outbox import (
-    BATCH_RECORDS,
-    RESEND_AFTER_S,
-    Inbox,
-    Journal,
-    Outbox,
-    frames,
-    pack,
-    read,
-    unpack,
-)
+from locust_llm.run.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, Inbox, Outbox, frames
 
 
 def record(number: int) -> Record:
@@ -135,7 +126,7 @@ def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_t
     wire.outbox.count(9, 4, 3)
     _, second = wire.sent
     assert inbox.take("w", frames(second)) == [record(2), record(3)]
-    found = read(tmp_path / "run" / "w")  # the process is killed here
+    found = read_journal(tmp_path / "run" / "w")  # the process is killed here
     assert found is not None
     assert (found.admitted, found.begun, found.ended) == (9, 4, 3)
     assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
@@ -156,7 +147,7 @@ def test_a_journal_is_gone_when_all_is_delivered_and_stays_when_not(tmp_path: Pa
     assert wire.outbox.undelivered() == [record(1)]  # of this run
     wire.outbox.close(keep=True)
     assert wire.outbox.kept == tmp_path / "run" / "w"
-    assert len(read(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
+    assert len(read_journal(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
 
 
 def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +160,7 @@ def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest
         wire.outbox.acknowledged(number + 1)
     assert path.stat().st_size < 1200
     wire.outbox.add(record(50))
-    found = read(path)
+    found = read_journal(path)
     assert found is not None
     assert found.frames[-1] == (51, pack(record(50)))
 
@@ -182,10 +173,10 @@ def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_
     first_ends = 24 + (len(data) - 24) // 2
     for length in range(len(data)):
         (tmp_path / "w").write_bytes(data[:length])
-        found = read(tmp_path / "w")
+        found = read_journal(tmp_path / "w")
         assert found is not None
         assert [unpack(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
-    assert read(tmp_path / "nothing") is None
+    assert read_journal(tmp_path / "nothing") is None
 
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

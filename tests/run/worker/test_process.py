@@ -14,12 +14,12 @@ from locust.env import Environment
 import pytest
 from support.records import answered
 
+from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
 from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, to_control
 from locust_llm.run.worker import process as module
-from locust_llm.run.worker.outbox import lock
 from locust_llm.run.worker.process import append
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
