@@ -14,12 +14,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from locust_llm.files import read_regular
+
 from .record import Record
 
 JOURNALS: Final = "journal"
 """In the folder of a run."""
 EMPTY_AT: Final = 1 << 22
 """Bytes from which on a file is cut, once all in it is delivered."""
+MAX_BYTES: Final = 1 << 31
+"""Of a file that is read: a worker that is cut off for hours writes less."""
 _COUNTS: Final = Struct("<QQQ")
 _FRAME_HEAD: Final = Struct("<II")
 
@@ -76,7 +80,7 @@ class Journaled(NamedTuple):
 def read_journal(path: Path) -> Journaled | None:
     """None where there is none."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BYTES)
     except OSError:
         return None
     if len(data) < _COUNTS.size:

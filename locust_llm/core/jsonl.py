@@ -107,6 +107,11 @@ def trusted(data: bytes) -> Record:
     return _decode(data).record if at < 0 else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
 
 
+def begins_record(head: bytes) -> bool:
+    """Whether a long line may hold a record, by its first part."""
+    return head.lstrip(b"\0 \t").startswith(b"{") or _BEGIN in head
+
+
 def pieces(data: bytes) -> list[bytes]:
     """The parts of a line that is not one whole record: several records, half of one, rubbish before them."""
     begins = [0]

@@ -11,8 +11,10 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
+from locust_llm.files import open_regular, read_regular
+
 from .engine_metrics import EngineSample, History
-from .jsonl import line, parse_line, pieces, trusted
+from .jsonl import begins_record, line, parse_line, pieces, trusted
 from .record import Record
 from .run import Run
 from .settings import Settings
@@ -25,10 +27,14 @@ SAMPLE_STRETCHES: Final = 100
 """Stretches of neighbouring records in a sample."""
 MIN_BISECTED_BYTES: Final = 2**16
 """Bisection of a record file stops below this."""
+HEAD_BYTES: Final = 2**20
+"""Of a line, by which a longer one is read on or passed over."""
 MAX_LINE_BYTES: Final = 2**28
 """The record of an answer of ten million chunks is shorter."""
 MAX_SAMPLE_BYTES: Final = 2**14
 """Of a line of the server's metrics."""
+MAX_JSON_BYTES: Final = 2**26
+"""Of run.json, and of other JSON beside it."""
 MAX_REASONS: Final = 10
 """Unreadable lines whose reason is kept."""
 
@@ -79,18 +85,20 @@ class RecordFile:
     def __iter__(self) -> Iterator[Record]:
         if not self.path.exists():
             return
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             at = self._begin
             if at:  # it may lie within a line, which is not of this part
                 file.seek(at - 1)
                 at += _pass_line(file) - 1
             parse, readline = self._parse, file.readline
-            while at < self._end and (line := readline(MAX_LINE_BYTES)):
-                at += len(line)
+            while at < self._end and (line := readline(HEAD_BYTES)):
                 self._lines += 1
-                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    at += _pass_line(file)
-                    self._left_out(f"longer than {MAX_LINE_BYTES >> 20} MB")
+                if len(line) == HEAD_BYTES and not line.endswith(b"\n"):
+                    line += _rest_of(line, file)
+                at += len(line)
+                if len(line) >= HEAD_BYTES and not line.endswith(b"\n") and (passed := _pass_line(file)):
+                    at += passed
+                    self._left_out(_why_passed(line))
                     continue
                 try:
                     record = parse(line)
@@ -122,7 +130,7 @@ class RecordFile:
         of their ends, or nearly so over workers. A few may come that ended before. Broken lines are not counted."""
         if not self.path.exists():
             return
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             low, high = 0, self.path.stat().st_size
             while high - low > MIN_BISECTED_BYTES:
                 middle = (low + high) // 2
@@ -148,20 +156,21 @@ def read_history(folder: Path) -> History:
     if path is None or (path.parent != folder and folder.parent.name != "stages"):
         return history
     decode = msgspec.json.Decoder(EngineSample).decode
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(MAX_SAMPLE_BYTES):
             try:
                 history.add(decode(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 history.unread += line.endswith(b"\n")  # the last one may be half written
     return history
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:
-    while line := file.readline(MAX_LINE_BYTES):
-        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-            _pass_line(file)
-            continue
+    while line := file.readline(HEAD_BYTES):
+        if len(line) == HEAD_BYTES and not line.endswith(b"\n"):
+            line += _rest_of(line, file)
+            if not line.endswith(b"\n") and _pass_line(file):
+                continue
         yield from (found for found in _of_pieces(line) if isinstance(found, Record))
 
 
@@ -179,6 +188,15 @@ def _of_pieces(line: bytes) -> Iterator[Record | str]:
                 yield parse_line(piece[:end])
                 why = _why(rest, ValueError("something follows the record"))
         yield why
+
+
+def _rest_of(head: bytes, file: BinaryIO) -> bytes:
+    """The rest of a long line, up to MAX_LINE_BYTES in all; of one that cannot hold a record nothing."""
+    return file.readline(MAX_LINE_BYTES - len(head)) if begins_record(head) else b""
+
+
+def _why_passed(line: bytes) -> str:
+    return f"longer than {MAX_LINE_BYTES >> 20} MB" if begins_record(line) else _why(line, ValueError("no record"))
 
 
 def _pass_line(file: BinaryIO) -> int:
@@ -241,11 +259,9 @@ def readable_run(folder: Path, unknown: Run) -> Run:
 
 
 def decoded(path: Path, kind: type[T]) -> T:
-    """A file of JSON. Raises OSError, ValueError."""
-    if path.is_fifo():
-        raise ValueError("a pipe")  # it may never end
+    """A file of JSON in a run folder. Raises OSError, ValueError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_regular(path, MAX_JSON_BYTES), type=kind)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
 
@@ -254,7 +270,9 @@ def replace(path: Path, data: bytes) -> None:
     """Atomically: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:  # never into a pipe or a link of that name
+            file.write(data)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

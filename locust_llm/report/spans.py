@@ -4,7 +4,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 import msgspec
 
@@ -15,10 +15,11 @@ from locust_llm.core.spans.counts import SpanCounts
 from locust_llm.core.spans.ids import request_part
 from locust_llm.core.spans.join import Join, Sorted, sort
 from locust_llm.core.spans.reported import FILE
-from locust_llm.core.storage import RECORDS, replace
+from locust_llm.core.storage import MAX_LINE_BYTES, RECORDS, replace
+from locust_llm.files import open_regular
 
 GZIP: Final = b"\x1f\x8b"
-MAX_BYTES: Final = 2**30
+MAX_BYTES: Final = 2**28
 """Of one document, and of one line."""
 
 
@@ -63,8 +64,8 @@ def join_file(folder: Path, file: Path, run: str) -> SpanCounts:
 
 
 def _requests(path: Path) -> Iterator[_Request]:
-    with path.open("rb") as file:
-        for line in file:
+    with open_regular(path) as file:
+        while line := file.readline(MAX_LINE_BYTES):
             try:
                 request = _line(line).record
             except (ValueError, RecursionError):
@@ -75,9 +76,10 @@ def _requests(path: Path) -> Iterator[_Request]:
 
 def _spans(path: Path, run: str) -> Iterator[Sorted]:
     """Line by line; a file whose first line is no document may be one as a whole."""
-    with path.open("rb") as raw:
+    with open_regular(path) as raw:
         packed = raw.read(2) == GZIP
-    with gzip.open(path) if packed else path.open("rb") as file:
+        raw.seek(0)
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
         first = file.readline(MAX_BYTES)
         found = _sorted(first, run)
         if "malformed" in found.counts:

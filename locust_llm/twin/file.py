@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.core.storage import replace
+from locust_llm.files import read_regular
 from locust_llm.simulator.scheduling.policies import POLICIES
 
 from .twin import VERDICTS, Twin
@@ -37,10 +39,7 @@ ABOUT: Final = {
 
 def write(twin: Twin, path: Path) -> None:
     """Whole or not at all. Raises OSError."""
-    text = text_of(twin)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    replace(path, text_of(twin).encode())
 
 
 def text_of(twin: Twin) -> str:
@@ -118,13 +117,13 @@ def read(path: Path) -> Twin:
     """A file, or a folder that has one. Raises ValueError of one sentence."""
     file = path / NAME if path.is_dir() else path
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise ValueError(f"{file} is no twin: it has more than {MOST_BYTES:,} bytes")
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_regular(file, MOST_BYTES).decode())
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file} is no twin: its TOML is nested too deeply") from None
     if (version := found.pop("version", None)) != VERSION:
         raise ValueError(f"{file} is no twin of this version of locust-llm: its version is {version}, not {VERSION}")
     try:

@@ -4,6 +4,7 @@ A name from outside is only looked up among the folders found, never made into a
 """
 
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -139,12 +140,21 @@ def _read(folder: Path) -> _RunJson:
 
 
 def files_of(folder: Path) -> Iterable[tuple[str, str]]:
-    """(path, label) of the files of a run, then of its stages."""
+    """(path, label) of the files of a run, then of its stages. A link is none of them: it may lead out of the folder."""
     for file, what in FILES.items():
-        if (folder / file).is_file():
+        if _is_own_file(folder / file):
             yield file, what
-    stages = (path.parent.name for path in folder.glob(f"stages/*/{RUN}"))
-    for number in sorted(int(stage) for stage in stages if stage.isascii() and stage.isdigit()):
+    if (folder / "stages").is_symlink():
+        return
+    stages = (path.parent for path in folder.glob(f"stages/*/{RUN}") if not path.parent.is_symlink())
+    for number in sorted(int(stage.name) for stage in stages if stage.name.isascii() and stage.name.isdigit()):
         for file, what in FILES.items():
-            if (folder / "stages" / str(number) / file).is_file():
+            if _is_own_file(folder / "stages" / str(number) / file):
                 yield f"stages/{number}/{file}", f"stage {number}: {what}"
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -41,6 +41,16 @@ def test_all_files_are_copied_and_none_is_overwritten(store: str, folder: Path, 
         assert held(where) == FILES
 
 
+def test_a_link_is_not_followed_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("of another")
+    (folder / "notes").symlink_to(outside / "secret")
+    (folder / "stages" / "2").symlink_to(outside)
+    os.mkfifo(folder / "pipe")
+    assert held(copy(folder, f"file://{tmp_path}/store")) == FILES
+
+
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

@@ -140,18 +140,21 @@ def test_stamps_of_another_century_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "HEAD_BYTES", 1 << 12)
     monkeypatch.setattr(folder, "MAX_LINE_BYTES", 1 << 13)
     monkeypatch.setattr(folder, "MIN_BISECTED_BYTES", 1000)
-    file = RecordFile(fill(tmp_path, A + b"\n" + b"x" * 50_000 + b"\n" + B + b"\nrubbish\n") / RECORDS)
+    long = (b"x" * 50_000, b"\0" * 50_000, b'{"metadata":' + b"x" * 50_000)
+    file = RecordFile(fill(tmp_path, b"\n".join([A, *long, B, b"rubbish\n"])) / RECORDS)
     assert [record.id for record in file] == ["a", "b"]
-    assert file.unread.first == ((2, "longer than 0 MB"), (4, "it does not begin like a record"))
+    rubbish = "it does not begin like a record"
+    assert file.unread.first == ((2, rubbish), (3, "NUL bytes"), (4, "longer than 0 MB"), (6, rubbish))
     assert [record.id for record in file.since(0.0)] == ["a", "b"]
     size = file.path.stat().st_size
     for cut in range(0, size, 997):
         halves = [RecordFile(file.path, 0, cut), RecordFile(file.path, cut, size)]
         assert [record.id for half in halves for record in half] == ["a", "b"], cut
         both = halves[0].unread + halves[1].unread
-        assert (both.count, both.lines, both.first) == (2, 4, file.unread.first), cut
+        assert (both.count, both.lines, both.first) == (4, 6, file.unread.first), cut
 
 
 # -- run.json ----------------------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_run_json_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.json")
-    with pytest.raises(ValueError, match="a pipe"):
+    with pytest.raises(OSError, match=r"run\.json is a pipe"):
         read_run(tmp_path)
 
 
@@ -315,7 +318,7 @@ def test_records_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monke
         raise PermissionError(13, "Permission denied")
 
     fill(tmp_path, [answered(5)], a_run())
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(folder, "open_regular", denied)
     for command, words in (("report", [tmp_path]), ("figure", [tmp_path]), ("compare", [tmp_path, tmp_path])):
         status, _, error = called(command, *words)
         assert status == (ExitStatus.INCOMPLETE if command == "report" else ExitStatus.REFUSED)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.evalscope import TYPES, a_database
 
 from locust_llm.core.record import DUE, GAPS, Record
+from locust_llm.results import database as database_module
 from locust_llm.results.formats import known as figures
 from locust_llm.results.records import command, known
 from locust_llm.results.records.evalscope import FILE, NO_WORDS
@@ -157,3 +158,33 @@ def test_the_records_of_a_real_database(tmp_path: Path, capsys: pytest.CaptureFi
         assert one.output_tokens == len(stamps) == 64
     assert command.run([str(REAL), "--report-dir", str(tmp_path / "run")]) == 6
     assert "395 records not in the file" in " ".join(capsys.readouterr().out.split())
+
+
+ENDLESS: Final = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n"
+
+
+def test_a_view_without_end_is_no_table_of_requests(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    columns = ", ".join(f"i AS {name}" for name in TYPES)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"CREATE VIEW result AS {ENDLESS.format(columns)}")
+    with pytest.raises(Unusable, match="without a table 'result'"):
+        known.read(path)
+
+
+def test_what_takes_sqlite_too_long_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "TIMEOUT_S", 0.05)
+    a_database(tmp_path / FILE, [ROW], ())
+    with (
+        database_module.read_database(tmp_path / FILE) as database,
+        pytest.raises(sqlite3.OperationalError, match="interrupted"),
+    ):
+        database.execute(f"SELECT max(i) FROM ({ENDLESS.format('i')})").fetchall()
+
+
+def test_a_huge_value_is_refused(tmp_path: Path) -> None:
+    path = a_database(tmp_path / FILE, [ROW], ())
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE result SET inter_token_latencies = zeroblob(200000000)")
+    with pytest.raises(Unusable, match=r"SQLite cannot read it .*too big"):
+        known.read(path)

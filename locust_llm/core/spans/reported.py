@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from locust_llm.core.server_times import ServerTimes
+from locust_llm.files import open_regular
 
 FILE: Final = "spans.jsonl"
 """A line for each request that has a span."""
@@ -43,7 +44,7 @@ def read_spans(folder: Path) -> Reported:
     if path is None:
         return Reported(times)
     unread, known, decoder = 0, times.setdefault, msgspec.json.Decoder(SpanLine)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(BLOCK_BYTES) + file.readline(MAX_LINE_BYTES):
             try:
                 lines = decoder.decode_lines(block)

@@ -5,14 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-import msgspec
-
 from locust_llm.results.figures import Figures
 
 from . import aiperf, evalscope, genai_bench, guidellm, inference_perf, table, vllm_bench
+from .contents import contents, decode_json
 
 READERS: Final[tuple[ModuleType, ...]] = (aiperf, evalscope, genai_bench, guidellm, inference_perf, vllm_bench)
-MAX_BYTES: Final = 2**31
 IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
 """Of a run folder, and of evalscope's."""
 
@@ -38,11 +36,9 @@ def read(path: Path) -> list[Figures]:
         raise UnknownFormat(
             f"it has requests, no figures: take {beside} beside it, or the folder that import makes of it"
         )
-    if path.stat().st_size > MAX_BYTES:
-        raise UnknownFormat(f"it is larger than {MAX_BYTES // 2**30} GiB")
-    raw = path.read_bytes()
+    raw = contents(path)
     try:
-        document = _document(raw)
+        document = decode_json(raw)
     except ValueError as error:
         found = table.read(raw.decode("utf-8", "replace"))
         if found:
@@ -50,7 +46,7 @@ def read(path: Path) -> list[Figures]:
         raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
     if path.name == evalscope.SUMMARY and isinstance(document, dict):
         with suppress(OSError, ValueError):
-            document[evalscope.PERCENTILES] = _document((path.parent / evalscope.PERCENTILES).read_bytes())
+            document[evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
     for reader in READERS:
         if isinstance(document, dict) and reader.is_one(document):
             found = list(reader.read(document))
@@ -58,16 +54,3 @@ def read(path: Path) -> list[Figures]:
                 return found
     tools = ", ".join(reader.__name__.rpartition(".")[2] for reader in READERS)
     raise UnknownFormat(f"no tool that is known here wrote it (known: {tools}, and tables as text)")
-
-
-def _document(raw: bytes) -> object:
-    """JSON, with NaN and Infinity as Python writes them."""
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        import json  # msgspec takes no NaN
-
-        try:
-            return json.loads(raw)
-        except RecursionError:
-            raise ValueError("it is nested too deep") from None

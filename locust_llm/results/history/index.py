@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 
 from locust_llm.core.storage import RUN
+from locust_llm.results.database import has_table, limit, read_database
 from locust_llm.results.formats.known import IN_FOLDERS
 
 from .entry import Entry, Unreadable, entry_of
@@ -139,20 +140,22 @@ def _known(path: Path) -> _Had:
     if not path.exists():
         return _Had()
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=WAIT_S)) as db:
+        with read_database(path, WAIT_S) as db:
             application, made_by = (
                 db.execute(f"PRAGMA {one}").fetchone()[0] for one in ("application_id", "user_version")
             )
             if application != OURS and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 return _Had(why=f"{path} is a database of another program")
-            if (application, made_by) != (OURS, VERSION):
+            if (application, made_by) != (OURS, VERSION) or not has_table(db, "runs"):
                 return _Had()
             return _Had(
                 {row[0]: _seen(row) for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")}, sound=True
             )
     except sqlite3.OperationalError as error:
         return _Had(why=f"{path} is in use" if "locked" in str(error) else "")
-    except (sqlite3.Error, ValueError, OSError, TypeError):
+    except OSError as error:
+        return _Had(why=f"{path} cannot be used ({error.strerror or error})")
+    except (sqlite3.Error, ValueError, TypeError):
         return _Had()
 
 
@@ -197,6 +200,7 @@ def _keep(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen] | No
 def _write(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen]) -> None:
     changed = [_row(one) for name, one in seen.items() if known.get(name) != one]
     with closing(sqlite3.connect(path, timeout=WAIT_S)) as db, db:
+        limit(db)
         if not known:
             db.execute(f"PRAGMA application_id = {OURS}")
             db.execute(f"PRAGMA user_version = {VERSION}")

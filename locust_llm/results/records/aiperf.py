@@ -6,6 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.record import Record
+from locust_llm.core.storage import MAX_JSON_BYTES
+from locust_llm.files import read_regular
 from locust_llm.results.formats.fields import S_PER, Document, at, text, whole
 from locust_llm.results.formats.fields import number as of
 
@@ -71,7 +73,7 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
 def _summary(path: Path) -> Document:
     """Empty where there is none that can be read."""
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -6,14 +6,16 @@ The answers in it are pickles, which may run code when they are read: they are l
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from locust_llm.core.record import Record
+from locust_llm.core.storage import MAX_JSON_BYTES
+from locust_llm.files import open_regular, read_regular
+from locust_llm.results.database import has_table, read_database
 from locust_llm.results.formats.evalscope import SUMMARY
 from locust_llm.results.formats.fields import Document, at, number, text, whole
 
@@ -32,7 +34,7 @@ MAX_ROWS: Final = 10**6
 
 def is_one(path: Path) -> bool:
     """By its name, or its first bytes. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return path.name == FILE or file.read(len(HEAD)) == HEAD
 
 
@@ -40,17 +42,11 @@ def read(path: Path) -> list[Imported]:
     """Raises OSError; Unusable where it is damaged, or of another program."""
     if not path.stat().st_size:
         raise Unusable("it is empty: evalscope was stopped before its first request, or the file is cut")
-    found, unread = list[Record](), list[str]()
-    rows = [*_rows(path)]
-    if len(rows) > MAX_ROWS:
-        raise Unusable(f"it has more than {MAX_ROWS:,} requests")
-    stamps = (number(row[name]) for row in rows for name in ("start_time", "completed_time"))
-    base_s = path.stat().st_mtime - max((s for s in stamps if s is not None and abs(s) < 1e11), default=0.0)
-    for place, row in enumerate(rows, 1):
-        try:
-            found.append(_record(row, place, base_s))
-        except Unusable as error:
-            unread.append(f"request {place}: {error}")
+    try:
+        with read_database(path) as database:
+            found, unread = _requests(database, path.stat().st_mtime)
+    except sqlite3.Error as error:
+        raise Unusable(f"SQLite cannot read it ({error})") from None
     arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
     users, rate = whole(at(arguments, "parallel")), number(at(arguments, "rate"))
     open_loop = at(arguments, "open_loop") is True and rate is not None and rate > 0
@@ -69,30 +65,37 @@ def read(path: Path) -> list[Imported]:
     ]
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, object]]:
-    """In the order in which they began. The file is only read: of one that is being written the last rows are missing."""
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            database.row_factory = sqlite3.Row
-            database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            columns = {str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")}
-            if not columns:
-                raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
-            if missing := [name for name in NEEDED if name not in columns]:
-                raise Unusable(
-                    f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known versions"
-                )
-            chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
-            for row in database.execute(f"SELECT {chosen} FROM {TABLE} ORDER BY start_time LIMIT {MAX_ROWS + 1}"):
-                yield dict(row)
-    except sqlite3.Error as error:
-        raise Unusable(f"SQLite cannot read it ({error})") from None
+def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Record], list[str]]:
+    """(the requests in the order in which they began, why not of the others). Of a file that is being written the last rows
+    are missing. ``written_s``: Unix seconds, when it was. Raises Unusable, sqlite3.Error."""
+    database.row_factory = sqlite3.Row
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    columns: set[str] = set()
+    if has_table(database, TABLE):
+        columns = {str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")}
+    if not columns:
+        raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise Unusable(f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known versions")
+    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_ROWS:
+        raise Unusable(f"it has more than {MAX_ROWS:,} requests")
+    ended_s = 0.0
+    for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
+        ended_s = max(ended_s, *(s for s in map(number, stamps) if s is not None and abs(s) < 1e11), 0.0)
+    chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
+    found, unread = list[Record](), list[str]()
+    for place, row in enumerate(database.execute(f"SELECT {chosen} FROM {TABLE} ORDER BY start_time"), 1):
+        try:
+            found.append(_record(dict(row), place, written_s - ended_s))
+        except Unusable as error:
+            unread.append(f"request {place}: {error}")
+    return found, unread
 
 
 def _beside(path: Path) -> Document:
     """Empty where there is none that can be read."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

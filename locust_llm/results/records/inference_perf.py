@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.record import Record
+from locust_llm.core.storage import MAX_JSON_BYTES
+from locust_llm.files import read_regular
 from locust_llm.results.formats.fields import Document, at, number, text, whole
 
 from .imported import NO_DATE, Imported, Unusable, count, finite, lacking, outcome, record, tokens
@@ -53,7 +55,7 @@ def read(document: Sequence[object], path: Path) -> list[Imported]:
 
 def _stage(path: Path) -> Document:
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

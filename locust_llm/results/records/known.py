@@ -1,18 +1,16 @@
 """Known: which tool wrote a result, and its requests."""
 
-import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from locust_llm.results.formats import known as figures
+from locust_llm.results.formats.contents import contents, decode_json
 from locust_llm.results.formats.fields import at
 
 from . import aiperf, evalscope, guidellm, inference_perf, vllm_bench
 from .imported import Imported, Unusable
 
-MAX_BYTES: Final = figures.MAX_BYTES
 NAMES: Final = (aiperf.FILE, evalscope.FILE, inference_perf.FILE)
 """Of files in the folder of a result."""
 ELSE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
@@ -28,12 +26,12 @@ def read(path: Path) -> list[Imported]:
         return _of_folder(path)
     if evalscope.is_one(path):
         return _used(evalscope.read(path))
-    if path.stat().st_size > MAX_BYTES:
-        raise Unusable(f"it is larger than {MAX_BYTES // 2**30} GiB")
-    raw = path.read_bytes()
+    raw = contents(path)
     if aiperf.is_one(raw):
         return _used([aiperf.read(raw, path)])
-    document = _document(raw)
+    document: object = None
+    with suppress(ValueError):
+        document = decode_json(raw)
     if isinstance(document, list) and inference_perf.is_one(document):
         return _used(inference_perf.read(document, path))
     try:
@@ -77,14 +75,3 @@ def _of_folder(folder: Path) -> list[Imported]:
     if not found:
         raise Unusable(refused[0] if len(files) == 1 else next((why for why in refused if ELSE in why), NOTHING))
     return found[0]
-
-
-def _document(raw: bytes) -> object:
-    """JSON, with NaN and Infinity as Python writes them. None: it is none."""
-    try:
-        return msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
-            return None

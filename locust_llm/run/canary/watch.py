@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from locust_llm.core.text import duration, many
 from locust_llm.exit_status import ExitStatus
+from locust_llm.files import open_to_append
 from locust_llm.probe.canary import Load, Round, load
 
 FILE: Final = "canary.jsonl"
@@ -73,7 +74,7 @@ class Session(Collector):
         self.rounds.append(one)
         self.failed += bool(one.error)
         try:
-            with (self._folder / FILE).open("ab") as file:
+            with open(open_to_append(self._folder / FILE), "ab") as file:
                 file.write(msgspec.json.encode(one) + b"\n")
         except OSError as error:
             self._say(f"{self._folder / FILE} could not be written: {error.strerror or error}\n")

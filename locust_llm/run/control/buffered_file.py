@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from locust_llm.files import open_to_append
+
 AT_ONCE_BYTES: Final = 1 << 16
 """So much is written at once, without waiting for a flush."""
 
@@ -22,7 +24,7 @@ class BufferedFile:
         self.path = path
         self.error = ""
         """Why the last flush did not get all onto the disk; empty when it did."""
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = open_to_append(path)
         self._waiting = bytearray()
         self._flush_at = AT_ONCE_BYTES
 
@@ -75,7 +77,7 @@ class BufferedFile:
         with open(f"/proc/self/fd/{self._file}", "rb") as old, self.path.open("xb") as new:
             shutil.copyfileobj(old, new)
         os.close(self._file)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._file = open_to_append(self.path)
         return True
 
     @property

@@ -5,8 +5,11 @@ Credentials are those that the store's client looks for, such as ``AWS_ACCESS_KE
 """
 
 import argparse
+import os
+import stat
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any, Final
 
 from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
+from locust_llm.files import open_regular
 
 PATIENCE_S: Final = 600.0
 """An upload that takes longer hangs."""
@@ -45,7 +49,8 @@ def mistakes(settings: object, options: argparse.Namespace) -> Iterator[str]:
 
 
 def copy(folder: Path, url: str) -> str:
-    """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so on; where it is then.
+    """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so on; where it is then. A
+    link is left out: it may lead to any file of this machine.
 
     Raises whatever the store's client raises: there is no common base.
     """
@@ -54,9 +59,29 @@ def copy(folder: Path, url: str) -> str:
     # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was misspelled
     system, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {}))
     target = _free(system, f"{place}/{folder.resolve().name}")
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(files_below(folder)):
         system.put_file(str(path), f"{target}/{path.relative_to(folder)}")
     return str(system.unstrip_protocol(target))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Regular files, reached without a link. Raises OSError for one that cannot be read."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if stat.S_ISREG(path.lstat().st_mode):
+                open_regular(path).close()
+                yield path
+
+
+def _unreadable(folder: Path) -> str:
+    """Why a folder cannot be copied; empty: it can."""
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    try:
+        deque(files_below(folder), maxlen=0)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 def _free(system: Any, target: str) -> str:
@@ -89,7 +114,7 @@ def command(words: list[str]) -> int:
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("url", metavar="URL")
     given = parser.parse_args(words)
-    why = refusal(given.url) or ("" if given.folder.is_dir() else f"there is no folder {given.folder}")
+    why = refusal(given.url) or _unreadable(given.folder)
     if why:
         print(f"locust-llm: error: {why}", file=sys.stderr)
         return ExitStatus.REFUSED

@@ -1,0 +1,96 @@
+"""Files that came from a run folder or from a user, opened with care.
+
+A pipe, a device, a socket or an endless file may lie where a file is expected: each of them would hang the program or fill
+its memory. ``open_regular`` and ``read_regular`` take nothing but regular files, and raise an OSError of one sentence.
+"""
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Final
+
+KINDS: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+MAX_HOLE_BYTES: Final = 2**26
+"""Of a file, that were never written. A killed machine may leave a few."""
+MAX_EXTENTS: Final = 1000
+"""Of a file with holes, that are looked at."""
+NO_WAITING: Final = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def irregular_kind(mode: int) -> str:
+    """What a file of this mode is in words, if it is neither a regular file nor a directory; else empty."""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return next((words for is_one, words in KINDS if is_one(mode)), "no file")
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """A regular file, to be read in binary. Raises OSError, also where most of the file is a hole."""
+    _require_regular(os.stat(path).st_mode, path)  # before it is opened: to open a device may already do something
+    file = os.open(path, os.O_RDONLY | NO_WAITING)
+    try:
+        found = os.fstat(file)
+        _require_regular(found.st_mode, path)
+        if found.st_size > MAX_HOLE_BYTES and _hole_bytes(file, found.st_size) > max(
+            MAX_HOLE_BYTES, found.st_size // 2
+        ):
+            raise OSError(errno.EINVAL, f"{Path(path).name} is a sparse file: most of it was never written", str(path))
+        return open(file, "rb")
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def read_regular(path: Path | str, most_bytes: int) -> bytes:
+    """What a regular file holds when it is opened. Raises OSError, also where that is more."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise OSError(errno.EFBIG, f"{Path(path).name} is larger than {most_bytes / 2**20:,.0f} MB", str(path))
+        return file.read(size)
+
+
+def open_to_append(path: Path | str) -> int:
+    """The descriptor of a file, which is made if it is not there; a device such as /dev/null takes what it gets. Raises
+    OSError, also for a pipe, which would wait for a reader."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_WAITING, 0o666)
+    mode = os.fstat(file).st_mode
+    if not stat.S_ISCHR(mode):
+        try:
+            _require_regular(mode, path)
+        except OSError:
+            os.close(file)
+            raise
+    return file
+
+
+def _require_regular(mode: int, path: Path | str) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind := irregular_kind(mode):
+        raise OSError(errno.EINVAL, f"{Path(path).name} is {kind}, and a regular file is needed", str(path))
+
+
+def _hole_bytes(file: int, size: int) -> int:
+    """Bytes that were never written, as far as the file system tells."""
+    holes = at = 0
+    try:
+        for _ in range(MAX_EXTENTS):
+            data = os.lseek(file, at, os.SEEK_DATA)
+            holes += data - at
+            at = os.lseek(file, data, os.SEEK_HOLE)
+            if at >= size:
+                break
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # no data from here to the end
+            holes += size - at
+    finally:
+        os.lseek(file, 0, io.SEEK_SET)
+    return holes
