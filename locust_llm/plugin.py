@@ -27,7 +27,7 @@ from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.forked_workers import attend_children
 from locust_llm.run.control.progress import keep_apart, progress
-from locust_llm.run.control.run_store import give_up
+from locust_llm.run.control.run_store import give_up, log_note
 from locust_llm.run.deploy import upload
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
@@ -169,7 +169,7 @@ class Plugin:
         """Ctrl-C, or another signal that ends: in order; at once where nothing has begun."""
         options = self._environment.parsed_options
         if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
-            logger.warning("The run is already ending; press Ctrl-C again to cut the requests that are still open")
+            logger.info("The run is already ending; press Ctrl-C again to cut the requests that are still open")
             if self._environment.web_ui is not None:
                 self._reported.wait()
                 interrupt()
@@ -231,8 +231,8 @@ class Plugin:
             environment, settings, survey, self._epoch, self._greeted, self._reported,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        for note in (*survey.notes, *too_few_requests(settings)):
-            logger.warning(note)
+        for note in (*survey.notes, *(f"WARNING: {rule}" for rule in too_few_requests(settings))):
+            log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it
         try:
             control.begin()

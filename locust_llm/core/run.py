@@ -20,6 +20,10 @@ UNDECIDED: Final = "untold"
 BROKEN: Final = "broken"
 """Outcomes of a probe: it named the scheduler, it could not, or the server failed."""
 
+LOST_WORKER: Final = "WARNING: worker"
+NO_RECORD: Final = "no record"
+"""How the note of a worker that was lost begins, and what is in it."""
+
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970; beyond it there is no date."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -192,6 +196,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions of the dataset; None: no dataset, or not counted."""
     client_live: Verdict | None = None
     """The client verdict as it was shown last while the run was on; None: there was none, or this is a stage."""
+    gaps: tuple[str, ...] = ()
+    """What the result lacks, beside records, a line each."""
+    stopped_early: str = ""
+    """How far it was when somebody stopped it before its end: ``after 6.9 of 60 s``; empty: it came to its end."""
     unread: tuple[str, ...] = ()
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
@@ -200,4 +208,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost_in_words(self) -> str:
         """The records that are missing."""
-        return f"{many(self.records_lost, 'record')} {'not in the file' if self.imported else 'of workers lost'}"
+        if self.imported:
+            return f"{many(self.records_lost, 'record')} not in the file"
+        has = "has" if self.records_lost == 1 else "have"
+        return f"{many(self.records_lost, 'request')} of lost workers {has} no record"

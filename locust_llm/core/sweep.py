@@ -36,6 +36,11 @@ OVERLOADED: Final = "overloaded"
 TIME_UP: Final = "time"
 COUNT: Final = "count"
 STOPPED: Final = "stopped"
+ENDED: Final = {
+    STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up", COUNT: "it had its requests",
+    STOPPED: "the run ended",
+}  # fmt: skip
+"""Why a stage ended, in words."""
 """Why a stage ended."""
 MAX_RESIDUAL: Final = 0.05
 """Share off Little's law, above which a stage is not stationary."""

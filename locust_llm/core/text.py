@@ -75,6 +75,11 @@ def many(count: int | None, one: str, more: str = "") -> str:
     return f"? {more or one + 's'}" if count is None else f"{count} {one if count == 1 else more or one + 's'}"
 
 
+def sentence(text: str) -> str:
+    """With a capital at its begin; all else stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 

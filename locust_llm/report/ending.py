@@ -25,6 +25,7 @@ from locust_llm.report.document.remarks import (
     foremost,
     incomplete_line,
     policy_lines,
+    stopped_line,
     verdict_line,
 )
 from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
@@ -97,6 +98,7 @@ def _last(folder: Path | str, left_out: int, width: int) -> list[str]:
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
+    yield from filter(None, [stopped_line(run)])
     if summary.conditions.simulated:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:

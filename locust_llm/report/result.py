@@ -4,6 +4,7 @@ import math
 
 from locust_llm.core.report_result import Figure, ReportResult, RuleResult
 from locust_llm.core.run import Run
+from locust_llm.core.text import sentence
 from locust_llm.report.analysis.summary import Row, Summary
 from locust_llm.report.document.paired import verdict_of
 from locust_llm.report.document.published import broken_line
@@ -15,7 +16,7 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> Re
     """``text``: for the console; ``tables``: for it with ``--verbose``."""
     sweep, findings = summary.sweep, list[str]()
     if sweep is not None:
-        end = f"{sweep.ended}.".capitalize() if sweep.ended else ""
+        end = f"{sentence(sweep.ended)}." if sweep.ended else ""
         findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]
     if summary.paired is not None:
         findings = [verdict_of(summary.paired)]

@@ -145,7 +145,7 @@ def _ask(
 ) -> Answer:  # fmt: skip
     """``kind``: a protocol whose headers go along, as the request is one of it."""
     waiting = gevent.spawn_later(
-        WAITING_AFTER_S, logger.warning,
+        WAITING_AFTER_S, logger.info,
         f"Waiting for {url_of(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
@@ -227,7 +227,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
             )
         if not waited:
             waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
-            logger.warning(shown(waited, most=LINE_BYTES))
+            logger.info(shown(waited, most=LINE_BYTES))
         sleep(1.0)
 
 

@@ -53,7 +53,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
         options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see phase_runner.py
         options.llm_users = options.num_users  # before Locust makes it 1
         options.num_users = settings.first_users  # Locust lets users go only when their tasks end
-        if options.llm_run_time or settings.staged is not None:
+        if _ends_by_itself(settings, options):
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
@@ -82,8 +82,14 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
         setattr(options, _ATTRIBUTE, launch._replace(survey=found))
 
 
+def _ends_by_itself(s: Settings, options: Namespace) -> bool:
+    """Without -t too: by a number of requests or sessions, at the end of a trace, behind its last stage, as a probe does."""
+    bounded = s.run_time_s or s.request_count or s.num_sessions or s.fixed_schedule or s.staged is not None
+    return bool(bounded) or hasattr(options, "decoders")
+
+
 def _says_no_run_time(line: logging.LogRecord) -> bool:
-    """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
+    """Locust knows nothing of what bounds the run: its line would mislead."""
     return not line.getMessage().startswith("No run time limit set")
 
 

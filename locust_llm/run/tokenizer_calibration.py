@@ -96,16 +96,20 @@ def calibrate(
         if probes and corpus is None:
             probes += _count_each(count_prompt, kind, _stretches(context))
     except FetchFailed as error:
-        return Calibration(Lengths(), tuple(probes), (*notes, f"prompt lengths could not be measured: {error}"))
+        return Calibration(
+            Lengths(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+        )
     if not probes:
-        notes.append("the server does not report the tokens of a prompt: prompt lengths are estimates")
+        notes.append("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates")
         return Calibration(Lengths(), (), tuple(notes))
     try:
         lengths = fit((probe.words, probe.tokens) for probe in probes) if corpus is None else _of_corpus(corpus, probes)
         if kind == "tokenize" and settings.prefix_cache_hit_rate is not None:
             lengths = msgspec.structs.replace(lengths, head_tokens=template_head(ask, settings, model))
     except (ValueError, FetchFailed) as error:
-        return Calibration(Lengths(), tuple(probes), (*notes, f"prompt lengths could not be measured: {error}"))
+        return Calibration(
+            Lengths(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+        )
     if corpus is not None:
         probes.append(Probe(kind="tokenize", words=size(), tokens=corpus.total))
     return Calibration(lengths, tuple(probes), tuple(notes))

@@ -153,7 +153,7 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     )
     return Verdict(
         level,
-        tuple(f"{e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
+        tuple(f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
         CPU_WAIT_ADVICE if cpu_wait else BUSY_ADVICE,
         dict(lowering),  # of the worst process
     )

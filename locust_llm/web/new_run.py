@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.options.option import Option
+from locust_llm.core.text import sentence
 from locust_llm.load.numbers import shown
 from locust_llm.run.flags import default_of
 from locust_llm.run.options import rules_of
@@ -214,7 +215,7 @@ def _own(name: str, field: Mapping[str, Any]) -> Field:
         str(value).lower() if kind == "switch" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
     )
     return Field(
-        name, name.replace("_", " ").capitalize(), kind, "" if value is None else text,
+        name, sentence(name.replace("_", " ")), kind, "" if value is None else text,
         help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",
         choices=tuple((str(one), str(one)) for one in choices),
     )  # fmt: skip

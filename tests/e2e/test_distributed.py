@@ -250,7 +250,8 @@ def check_loss(its: Site) -> list[Record]:
     limit = its.run["settings"]["prefill_concurrency"]
     assert limit is None or its.server.truth()["max_prefilling"] <= limit
     (note,) = [note for note in its.run["notes"] if "was lost" in note]
-    assert f"{its.run['records_lost']} requests that it had sent have no record" in note
+    lost = its.run["records_lost"]
+    assert f"{lost} request{'s have' if lost != 1 else ' has'} no record" in note.replace(" that it had sent", "")
     assert (its.folder / "r" / "report.html").exists()
     return got
 

@@ -51,9 +51,9 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
-    assert lines[0].startswith("INCOMPLETE: 3 records of workers lost")
-    assert "Not delivered: offered 10/s" in lines[1]
-    assert any(line.startswith("NOT DELIVERED") for line in lines) == (width == 120)
+    assert lines[0].startswith("INCOMPLETE: 3 requests of lost workers have no record")
+    assert any("Not delivered: offered 10/s" in line for line in lines[:3])
+    assert any(line.startswith("NOT DELIVERED") for line in lines) == (width >= 80)
     assert " more notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
 
@@ -133,3 +133,23 @@ def test_what_all_first_requests_failed_of_is_said_once() -> None:
     lines = said(*records, run=replace(a_run(), notes=(note,)))
     assert [line for line in lines if "reset: by the peer" in line] == [note]
     assert not any("12 failed: reset" in line for line in lines)
+
+
+def test_what_was_lost_is_said_once_in_the_first_line() -> None:
+    note = "WARNING: worker w2 was lost 7.3 s after the start: 3 requests that it had sent have no record"
+    run = replace(
+        a_run(),
+        records_lost=3,
+        gaps=("all workers were lost 9.8 s after the start: the run ended early",),
+        notes=(note,),
+    )
+    text = " ".join(said(*spread(199), run=run, width=120))
+    assert text.startswith(
+        "INCOMPLETE: all workers were lost 9.8 s after the start: the run ended early; 3 requests of lost workers have no "
+    )
+    assert (text.count("no record"), text.count("INCOMPLETE"), "w2" in text) == (1, 1, False)
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    lines = said(*spread(199), run=replace(a_run(), stopped_early="after 6.9 of 60 s"), width=120)
+    assert "STOPPED EARLY: the run was stopped after 6.9 of 60 s." in lines

@@ -273,7 +273,7 @@ def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> 
     server.count = None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, of_prompts(found)) == (Lengths(), ())
-    assert found.notes == ("the server does not report the tokens of a prompt: prompt lengths are estimates",)
+    assert found.notes == ("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates",)
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
@@ -281,7 +281,7 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (Lengths(), 11)
     assert found.notes[0].startswith(
-        "prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
+        "WARNING: prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
     )
 
 

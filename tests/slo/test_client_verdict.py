@@ -70,7 +70,7 @@ def test_the_worst_of_all_processes_counts_and_is_named() -> None:
     verdict = judge([told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)])
     assert verdict is not None
     assert verdict.level == INVALID
-    assert verdict.reasons == ("c: merged chunks 30.0% (limit 25.0%)",)
+    assert verdict.reasons == ("process c: merged chunks 30.0% (limit 25.0%)",)
 
 
 def test_what_explains_it_is_named_beside_what_is_worse() -> None:

@@ -1,6 +1,6 @@
 """What of an open loop was not sent, or not completed, in sentences."""
 
-from locust_llm.core.text import brief
+from locust_llm.core.text import brief, sentence
 from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.results.load import Delivery
@@ -27,11 +27,13 @@ def delivery_line(summary: Summary) -> str | None:
         )
     elif d.cause == CLIENT:
         figures = [
-            f"{e.worker} used {e.cpu_share:.0%} of a core" for e in summary.evidence if (e.cpu_share or 0) > FULL_CORE
+            f"process {e.worker} used {e.cpu_share:.0%} of a core"
+            for e in summary.evidence
+            if (e.cpu_share or 0) > FULL_CORE
         ]
         reasons = figures or (summary.client.reasons if summary.client else ())
         reason = "; ".join(reasons)
-        why = f"the load generator. {reason[:1].upper()}{reason[1:]}"
+        why = f"the load generator. {sentence(reason)}"
     elif d.cause == USERS and d.users_needed is not None:
         rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
         more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")  # what was cut took longer

@@ -36,6 +36,7 @@ from .remarks import (
     policy_lines,
     remarks,
     slo_line,
+    stopped_line,
     users_of,
     verdict_line,
 )
@@ -118,6 +119,8 @@ def opening(summary: Summary, run: Run) -> Iterator[Block]:
     if (missing := incomplete_line(summary, run)) is not None:
         yield Text(missing, loud=True)
     yield Headline(f"{headline(summary, run)}.")
+    if stopped := stopped_line(run):
+        yield Text(stopped, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
     verdict = None if summary.swept and summary.paired is None else verdict_line(summary, run)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.run import Run
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.run import LOST_WORKER, NO_RECORD, Run
+from locust_llm.core.text import brief, duration, many, sentence
 from locust_llm.report.analysis.selection import SEVERAL, scarce
 from locust_llm.report.analysis.summary import Counts, Summary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
@@ -73,21 +73,26 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def foremost(summary: Summary, run: Run) -> Iterator[str]:
-    """Those that a reader of the console must know, what went wrong first."""
-    found = list(remarks(summary, run))
+    """Those that a reader of the console must know, what went wrong first. The first line has what was lost, and the log
+    when."""
+    found = [remark for remark in remarks(summary, run) if not (summary.counts.records_lost and _of_loss(remark))]
     yield from (remark for remark in found if remark.startswith("ERROR"))
     yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
     yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
 
 
+def _of_loss(remark: str) -> bool:
+    return remark.startswith(LOST_WORKER) and NO_RECORD in remark
+
+
 def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     """What is missing of the run, or of its reports; its status then is 6."""
     counts = summary.counts
-    missing = [*run.unread]
+    missing = [*run.unread, *run.gaps]
     if not summary.conditions.requests:
         missing.append("no request was recorded in the profiling phase")
     if counts.records_lost:
-        missing.append(run.lost_in_words)
+        missing.append(f"{run.lost_in_words}, so counts and rates are too low")
     if counts.broken_lines:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
@@ -103,6 +108,11 @@ def incomplete_line(summary: Summary, run: Run) -> str | None:
         return None
     more = f"; and {len(missing) - MAX_MISSING} more, see the notes" if len(missing) > MAX_MISSING else ""
     return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
+
+
+def stopped_line(run: Run) -> str | None:
+    """That somebody stopped the run before its end."""
+    return f"STOPPED EARLY: the run was stopped {run.stopped_early}." if run.stopped_early else None
 
 
 def buffered(run: Run) -> bool:
@@ -126,7 +136,7 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     if buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
         effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
-    said = [effect, _sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
+    said = [effect, sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
     return f"CLIENT {summary.client.level}: {'. '.join(said)}"
 
 
@@ -221,8 +231,6 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
     if counts.turned_away:
         yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
-    if counts.records_lost:
-        yield f"WARNING: {run.lost_in_words}: counts and rates are too low."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
@@ -397,7 +405,3 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
 
 def _requests(count: int) -> str:
     return f"{many(count, 'request')} {'was' if count == 1 else 'were'}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -127,7 +127,7 @@ class Allocator:
             if self.closed_at is None:
                 self.dispatcher.deal_out(dues, phase, self._time.monotonic() + offset_s(), lead_s, lasts_s)
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
-            self._store.add_note(f"the schedule ends early: {error}")
+            self._store.add_note(f"WARNING: the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
             self._end_phase()
 

@@ -17,11 +17,12 @@ from gevent.event import Event
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import OK, Record
-from locust_llm.core.run import Health, Run
+from locust_llm.core.run import LOST_WORKER, NO_RECORD, Health, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.telemetry import TelemetryCounts
+from locust_llm.core.text import many
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.access.headers import candidate_headers, request_headers
@@ -219,7 +220,7 @@ class Control:
             self._time.sleep(WORKERS_S)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 share = "" if self.limit is None else ": its share of the prefill limit went to the others"
-                self.store.add_note(f"WARNING: worker {worker} stopped reporting {self.store.since_start()}{share}")
+                self.store.add_note(f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}")
             for worker in self._workers.lost():
                 self._lose(worker)
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
@@ -253,8 +254,9 @@ class Control:
         self.store.lost += loss.sent
         sessions, never = self.allocator.lose(worker, loss)
         self.store.add_note(
-            f"WARNING: worker {worker} {how} {self.store.since_start()}: "
-            f"{loss.sent} requests that it had sent have no record, {len(recovered)} records were recovered from its disk"
+            f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
+            f"{many(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
+            f"{many(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
             + (f", {never} arrivals were never sent" if never else "")
             + (f", {sessions} sessions ended with it" if sessions else "")
         )
@@ -314,6 +316,8 @@ class Control:
             self.shutdown.over.wait()
             return
         self.store.stopping_at = self._time.now()
+        if not self.shutdown.begun:  # by nothing of ours
+            self.store.stopped_early = self.phases.progress_when_stopped()
         self.shutdown.begun = True
         self.phases.stop()
         self.shutdown.expect(self._workers.active())

@@ -248,7 +248,7 @@ class SessionDispatcher:
         try:
             return [None if item is None else msgspec.msgpack.encode(item) for item in islice(self._items, count)]
         except (ValueError, OSError) as error:  # a row far behind those that were looked at before
-            self._add_note(f"the dataset ends early: {error}")
+            self._add_note(f"WARNING: the dataset ends early: {error}")
             self._items = iter(())
             return []
 

@@ -162,6 +162,8 @@ class LiveStats:
         self._clock = clock
         self.counts: Counter[str] = Counter()
         """Requests that are over, by outcome."""
+        self.profiled = 0
+        """Those of the profiling phase that are over."""
         self.output_tokens = 0
         """Theirs."""
         self._reads_of_these = 0
@@ -186,6 +188,7 @@ class LiveStats:
         self._reads_of_these += record.reads
         self.parts.add(record)
         if record.phase == PROFILING:
+            self.profiled += 1
             self._first_at = self._clock() if self._first_at is None else self._first_at
             self._client(record.worker).add(record)
 

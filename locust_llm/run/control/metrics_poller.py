@@ -84,7 +84,7 @@ class MetricsPoller:
                 gevent.sleep(EVERY_S)
         except FetchFailed as error:
             what = page.source or "the server's /metrics"
-            self._add_note(f"{what} are not read any more: {error}")
+            self._add_note(f"WARNING: {what} are not read any more: {error}")
 
     def _poll_own(self) -> None:
         for page in self._named:
@@ -95,7 +95,7 @@ class MetricsPoller:
         try:
             found = next((path for path in PATHS if self._look(own, path)), "")
         except FetchFailed as error:
-            self._add_note(f"the server's /metrics are not read any more: {error}")
+            self._add_note(f"WARNING: the server's /metrics are not read any more: {error}")
             return
         if found:
             own.path = found
@@ -125,7 +125,9 @@ class MetricsPoller:
             failure = shown(f"{error.outcome}: {error}", most=NAME_BYTES)
             too_large = error if error.outcome == "too_large" else None
         if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
-            logger.warning(f"The metrics of {page.source} cannot be read: {failure}; they are tried each second")
+            logger.warning(
+                f"The metrics of {page.source} cannot be read: {failure}; they are asked for again each second"
+            )
         if failure and (page.path or page.source):
             samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
         self._keep(page, samples)
@@ -164,7 +166,8 @@ class MetricsPoller:
             name = EngineSample(at=0.0, engine="", source=page.source).name
             if failed := self.history.failures[name]:
                 yield (
-                    f"WARNING: {many(failed, 'reading')} of the metrics of {name} failed; the first: {page.first_failure}."
+                    f"WARNING: {many(failed, 'reading')} of the metrics of {page.source or 'the server'} failed, the first "
+                    f"with {page.first_failure}."
                 )
 
     def read_last(self) -> None:

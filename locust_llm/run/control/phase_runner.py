@@ -18,6 +18,7 @@ from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.report_result import OpenRule
 from locust_llm.core.run import Health, Run, Stage, known_limits
 from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.core.text import many, sentence
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import ABORT, Rule
@@ -39,6 +40,8 @@ RULES_S: Final = 1.0
 """Between two checks of the rules that may end the run."""
 LOOK_S: Final = 0.25
 """Between two checks whether a stage has lasted long enough."""
+NEARLY_S: Final = 0.5
+"""A run that is stopped so soon before its end has come to it."""
 HEALTH_S: Final = 2.0
 """Longest wait for the processes' health in a stage that is over."""
 
@@ -159,6 +162,8 @@ class PhaseRunner:
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
             return
+        if self.stages is not None:
+            self.stages.end = self.stages.end or f"its time was up after {self._settings.longest_s:g} s"
         logger.info(f"Time is up after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 
@@ -190,6 +195,23 @@ class PhaseRunner:
             self.stages.stop(self.allocator.closed_at or self._store.stopping_at or self._time.now())
         self.allocator.count_due()
 
+    def progress_when_stopped(self) -> str:
+        """How far a run is that somebody stops before its end; empty where it is at its end, or has none."""
+        s, stages = self._settings, self.stages
+        if stages is not None:
+            where = str(stages) if stages.number else f"the first {'block' if s.compares else 'stage'}"
+            return f"in {where}"
+        elapsed_s = self._time.now() - self._store.profiling_at
+        if self.plan.phase == WARMUP:
+            return "in the warmup"
+        if s.request_count and not s.fixed_schedule:
+            done = self._store.live_stats.profiled
+            return f"after {done:,} of {many(s.request_count, 'request')}" if done < s.request_count else ""
+        if s.longest_s is not None:
+            return f"after {elapsed_s:.1f} of {s.longest_s:g} s" if elapsed_s < s.longest_s - NEARLY_S else ""
+        bounded = s.fixed_schedule or s.num_sessions
+        return f"after {elapsed_s:.1f} s, before its end" if bounded else ""
+
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def _next_stage(self) -> bool:
@@ -207,7 +229,7 @@ class PhaseRunner:
             logger.info(f"The stages are over: {stages.end}")
             self.plan.end()
             return False
-        logger.info(str(stages).capitalize())
+        logger.info(sentence(str(stages)))
         self.asked = stages.settings
         self.allocator.due, self._stage_limits = None, len(self._store.limits)
         rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
@@ -303,7 +325,7 @@ class PhaseRunner:
                 self._store.add_note(f"The run was ended early: {why}.")
                 self._shutdown.begin()
             else:
-                self._store.add_note(f"{str(self.stages).capitalize()}, was ended early: {why}.")
+                self._store.add_note(f"{sentence(str(self.stages))}, was ended early: {why}.")
                 self.allocator.close(self.plan.phase)
 
 

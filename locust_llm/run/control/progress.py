@@ -16,6 +16,7 @@ from locust_llm.core.text import duration
 from locust_llm.slo.client_verdict import OK, Verdict
 
 from .control import Control
+from .live_stats import RATE_S, WINDOW_S
 
 EVERY_S: Final = 1.0
 """Between two looks."""
@@ -41,11 +42,10 @@ class Part(NamedTuple):
 def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Part]:
     """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
-    done = f"{stats.done:>4}{_total(control)} done, {stats.failed} failed"
-    found = [Part(0, where(control, elapsed_s).ljust(WHERE)), Part(1, done)]
+    found = [Part(0, where(control, elapsed_s).ljust(WHERE)), Part(1, counted(control))]
     if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
         p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in ttft_ms)
-        found.append(Part(4, f"TTFT p50 {p50}, p99 {p99}", f"TTFT p50 {p50}"))
+        found.append(Part(4, f"last {WINDOW_S} s: TTFT p50 {p50}, p99 {p99}", f"{WINDOW_S} s: TTFT p50 {p50}"))
     if limit is None:
         found.append(Part(5, f"{stats.used:>3} in {'prefill' if generates else 'flight'}"))
     else:
@@ -53,7 +53,8 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Pa
             Part(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
         )
     if generates:
-        found += [Part(6, f"{stats.tokens_per_s():>5.0f} tokens/s"), Part(7, f"{stats.decoding:>3} decoding")]
+        rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
+        found += [Part(6, rate), Part(7, f"{stats.decoding:>3} decoding")]
     broken, known = control.abort.standing()
     if known:
         within = "beyond" if broken else "within"
@@ -79,11 +80,15 @@ def where(control: Control, elapsed_s: float) -> str:
     return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
 
 
-def _total(control: Control) -> str:
-    s = control.settings
-    if s.request_count is None or control.stages is not None:
-        return ""
-    return f"/{s.request_count + (s.warmup_request_count or 0)}"
+def counted(control: Control) -> str:
+    """``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``; over all stages ``in all 36 ok, 56 failed``."""
+    stats, s = control.live_stats, control.settings
+    ok, failed = stats.done - stats.failed, f"{stats.failed} failed"
+    if control.stages is not None:
+        return f"in all {ok:>4} ok, {failed}"
+    if s.request_count is None:
+        return f"{ok:>4} ok, {failed}"
+    return f"{stats.done:>4}/{s.request_count + (s.warmup_request_count or 0)}: {ok} ok, {failed}"
 
 
 def fitted(found: Sequence[Part], columns: int) -> str:

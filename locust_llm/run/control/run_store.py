@@ -31,6 +31,7 @@ from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, User
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.ids import run_trace
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
+from locust_llm.core.text import sentence
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
 from locust_llm.run.console import columns
@@ -60,6 +61,15 @@ PROGRESS_S: Final = 15.0
 
 _working: subprocess.Popen[str] | None = None
 _given_up = False
+
+
+def log_note(note: str) -> None:
+    """At the level that it begins with, else as information."""
+    for level in ("ERROR", "WARNING"):
+        if note.startswith(f"{level}: "):
+            logger.log(logging.getLevelName(level), sentence(note.removeprefix(f"{level}: ")))
+            return
+    logger.info(sentence(note))
 
 
 class Made(NamedTuple):
@@ -188,6 +198,8 @@ class RunStore:
         self.limits: list[LimitChange] = []
         self.users: list[UserChange] = []
         self.health: list[Health] = []
+        self.stopped_early = ""
+        """As in Run."""
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
         self._notes = list(survey.notes)
@@ -240,8 +252,8 @@ class RunStore:
                 logger.warning(remark)
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self.add_note(
-                "the server answered a streaming request with one JSON body: such answers have no time to first token"
-                + (", and their slots of the prefill gate are free only at their end" if gated else "")
+                "WARNING: the server answered a streaming request with one JSON body: such answers have no time to first "
+                "token" + (", and their slots of the prefill gate are free only at their end" if gated else "")
             )
         return True
 
@@ -257,7 +269,7 @@ class RunStore:
         """Once a run, on the console and in the reports."""
         if note not in self._notes:
             self._notes.append(note)
-            logger.warning(note)
+            log_note(note)
 
     def add_gap(self, what: str) -> None:
         """The result is incomplete: first on the console and in the reports, and the exit status is not 0."""
@@ -277,7 +289,7 @@ class RunStore:
         """Each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
             self.add_note(
-                f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile"
+                f"WARNING: records could not be written at once: {self._file.error}; they were kept in memory meanwhile"
             )
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -311,8 +323,9 @@ class RunStore:
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "client_live": self.live_stats.client(),
+            "gaps": tuple(self._missing),
+            "stopped_early": self.stopped_early,
             "notes": (
-                *self._missing,
                 *self._notes,
                 *self.buffering.remarks(),
                 *remarks_on(self._retried, self._resent),
@@ -343,8 +356,6 @@ class RunStore:
                 )
         except OSError as error:
             self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
-        if self.lost:
-            self.add_gap(f"{self.lost} requests have no record: their workers were lost")
         counts = self.live_stats.counts
         if not counts.total():
             self.add_gap("no request was sent: there is nothing to report")
@@ -361,11 +372,11 @@ class RunStore:
             self.add_gap(left_over(self._file))
             return ""
         self.result, missing = make_reports(self.folder)
-        result = self.result or ReportResult()
-        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report has other gaps
+        if self.result is None:
+            return "".join(f"INCOMPLETE: {line}\n" for line in (*self._missing, missing))
         if missing and not self._missing:
             self._missing.append(missing)
-        return first + (result.tables if verbose else result.text)
+        return self.result.tables if verbose else self.result.text
 
     def exit_status(self) -> ExitStatus | None:
         """Of the rules, once the run has its report; without rules of a probe. None: neither, or the server failed: then the
@@ -381,7 +392,7 @@ class RunStore:
     @property
     def incomplete(self) -> bool:
         """Something is missing of the result, whatever the rules make of the rest."""
-        return bool(self._missing) or self._fruitless
+        return bool(self._missing) or self._fruitless or self.lost > 0
 
     def close(self) -> None:
         if self.poller is not None:

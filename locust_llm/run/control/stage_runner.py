@@ -17,7 +17,8 @@ from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange, Offer, Run, Stage
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.storage import RECORDS, write_run
-from locust_llm.core.sweep import COUNT, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
+from locust_llm.core.sweep import COUNT, ENDED, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
+from locust_llm.core.text import sentence
 from locust_llm.slo.intervals import needed
 
 from .buffered_file import BufferedFile
@@ -211,7 +212,7 @@ class StageRunner:
         result = make_reports(self.folder).result or ReportResult()
         client = None if result.client is None else result.client.level
         self._done.append(Done(self.value, result.slo_status, result.throughput, client))
-        logger.info(f"{str(self).capitalize()}: {result} ({stage.why})")
+        logger.info(f"{sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})")
 
 
 class BlockRunner(StageRunner):

@@ -70,4 +70,4 @@ class UserPool:
         elif not self.exhausted:
             self.exhausted = True
             busy = f"all {self._max_users} users are busy and arrivals wait"
-            self._store.add_note(f"{busy}: raise --max-users, unless the server is overloaded")
+            self._store.add_note(f"WARNING: {busy}: raise --max-users, unless the server is overloaded")

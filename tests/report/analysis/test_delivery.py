@@ -328,7 +328,7 @@ def test_nothing_offered() -> None:
           "most 10, which complete 1.7/s: more of them help if requests then take no longer. 40 of 200"]),
         (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 of them"]),
         (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
-         ["load generator. Local used 97% of a core"]),
+         ["load generator. Process local used 97% of a core"]),
     ],
 )  # fmt: skip
 def test_one_sentence_names_the_cause(records: list[Record], run: Run, words: list[str]) -> None:

@@ -54,7 +54,7 @@ def test_what_is_wrong_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
     assert [note.split(":")[0] for note in side.notes] == [
         "1 unreadable line of profile_export.jsonl left out (line 5",
         "the run did not end cleanly",
-        "3 records of workers lost",
+        "3 requests of lost workers have no record",
     ]
     assert side.seen.main.size == 3
     other = load(fill(tmp_path, replace(a_run(), schema=2)))

@@ -258,9 +258,10 @@ def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[s
 def test_what_is_missing_is_said() -> None:
     summary = summary_of(answered(1), failed("cut"), failed("cancelled"), answered(streamed=False))
     run = Run(name="r", settings=a_run().settings, started_at=0, profiling_at=0, turned_away=2, records_lost=3)
-    said = " ".join(remarks.remarks(summarise(collect([failed("cut")]), run, broken_lines=1), run))
+    of_cut = summarise(collect([failed("cut")]), run, broken_lines=1)
+    said = " ".join((*remarks.incomplete(of_cut, run), *remarks.remarks(of_cut, run)))
     for words in ("1 request was still running", "2 requests were waiting",
-                  "3 records of workers lost", "1 unreadable line", "did not end cleanly"):  # fmt: skip
+                  "3 requests of lost workers have no record", "1 unreadable line", "did not end cleanly"):  # fmt: skip
         assert words in said
     assert "answered in one piece" in " ".join(remarks.remarks(summary, a_run()))
 

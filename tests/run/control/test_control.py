@@ -395,6 +395,36 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     assert (control.live_stats.counts, control.live_stats.output_tokens) == ({"ok": 3}, 6)
 
 
+@pytest.mark.parametrize(
+    ("settings", "elapsed_s", "done", "how_far"),
+    [
+        ({"run_time_s": 60.0}, 6.94, 0, "after 6.9 of 60 s"),
+        ({"run_time_s": 60.0}, 59.8, 0, ""),
+        ({"request_count": 30}, 3.0, 12, "after 12 of 30 requests"),
+        ({"request_count": 30}, 3.0, 30, ""),
+        ({"num_sessions": 5}, 3.0, 0, "after 3.0 s, before its end"),
+        ({}, 3.0, 0, ""),
+    ],
+)
+def test_how_far_a_run_was_that_somebody_stopped(
+    begun: Any, settings: dict[str, Any], elapsed_s: float, done: int, how_far: str
+) -> None:
+    control = begun(Master("a"), **settings)
+    control.live_stats.profiled = done
+    control.store.profiling_at = time.time() - elapsed_s
+    gevent.spawn(control.drain)
+    turn()
+    assert control.facts().stopped_early == how_far
+
+
+def test_a_run_that_ends_by_itself_was_not_stopped(begun: Any) -> None:
+    control = begun(Master("a"), run_time_s=60.0)
+    control.shutdown.begun = True  # as its time was up, or a rule was broken
+    gevent.spawn(control.drain)
+    turn()
+    assert control.facts().stopped_early == ""
+
+
 def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner)
@@ -441,7 +471,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     facts = control.facts()
     assert (facts.records_lost, facts.workers) == (1, ("a", "b"))
     (note,) = [note for note in facts.notes if "was lost" in note]
-    assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
+    assert "1 request that it had sent has no record, 1 record was recovered from its disk" in note
     control.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
     control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))  # it was not dead after all

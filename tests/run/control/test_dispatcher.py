@@ -269,4 +269,4 @@ def test_a_broken_row_ends_the_dataset_and_is_said() -> None:
 
     sessions.dispatcher.begin("profiling", items())
     sessions.ask("a")
-    assert sessions.said == ["the dataset ends early: row 2 is broken"]
+    assert sessions.said == ["WARNING: the dataset ends early: row 2 is broken"]

@@ -53,37 +53,42 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
-        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms, p99 199 ms | gate  3/3,  13 waiting | "
-        "    0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | last 10 s: TTFT p50 150 ms, p99 199 ms | gate  3/3,  13 waiting | "
+        "last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
     all_ = parts(gated, 12.4, Verdict(DEGRADED))
-    assert fitted(all_, 79) == "profiling 12/45 s |   42/110 done, 2 failed | SLO 1/3 beyond | client DEGRADED"
-    assert fitted(all_, 99) == (
-        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms | SLO 1/3 beyond | client DEGRADED"
+    assert fitted(all_, 85) == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond | client DEGRADED"
+    assert fitted(all_, 105) == (
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT p50 150 ms | SLO 1/3 beyond | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
     assert fitted(parts(gated, 12.4, Verdict("OK")), 79) == (
-        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms |  13 waiting"
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT p50 150 ms"
     )
 
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:
     assert said(control(), 1.0) == (
-        "profiling 1 s     |    0 done, 0 failed |   0 in prefill |     0 tokens/s |   0 decoding"
+        "profiling 1 s     |    0 ok, 0 failed |   0 in prefill | last 5 s:     0 tokens/s |   0 decoding"
     )
+
+
+def test_failures_are_no_part_of_what_succeeded() -> None:
+    assert "|   36 ok, 56 failed |" in said(control({"ok": 36, "refused": 50, "closed": 6}))
+    assert "| in all   36 ok, 2 failed |" in said(control({"ok": 36, "refused": 2}, stages=Step()))
 
 
 def test_whole_answers_are_in_flight() -> None:
     """Embeddings and rerank have no prefill that ends, and no tokens."""
     pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"))
     pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
-    assert said(pooled, 1.0) == "profiling 1 s     |    1 done, 0 failed |   7 in flight"
+    assert said(pooled, 1.0) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
 
 
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
     probing.live_stats.update("local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left")
-    assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 done")
+    assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 ok")
     probing.draining = True
     assert said(probing).startswith("ending 12 s       | ")
 
