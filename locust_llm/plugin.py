@@ -31,6 +31,7 @@ from locust_llm.run.control.run_store import give_up, log_note
 from locust_llm.run.deploy import upload
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
+from locust_llm.run.frames import check_frames
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
 from locust_llm.run.locust_table import (
@@ -61,6 +62,7 @@ logger = logging.getLogger("locust_llm")
 
 keep_locusts_defaults()
 three_digits_in_locust()
+check_frames()
 withhold()
 FURTHER.extend((upload.mistakes, telemetry.mistakes))
 

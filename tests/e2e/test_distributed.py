@@ -6,6 +6,7 @@ seen so many requests.
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -19,7 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import pytest
+import zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.runs import CHAT, ROOT, Server, command, free_port, records
 
@@ -45,13 +48,19 @@ def server(simulated: Server) -> Server:
     return simulated
 
 
+MALFORMED: Final = [
+    [b""], [b"\xc1"], [b"", b"x"], [msgpack.packb(["stats"])], [msgpack.packb(("stats", {}, "peer"))],
+    [msgpack.packb(("llm_to_control", b"\x00", "peer"))], [b"\x91" * 100_000],
+]  # fmt: skip
+
+
 class Site:
     """A master and its workers, each with a log."""
 
     def __init__(self, server: Server, folder: Path, words: tuple[str, ...], workers: int) -> None:
-        self.server, self.folder, self._port = server, folder, str(free_port())
+        self.server, self.folder, self.port = server, folder, str(free_port())
         self.workers: list[subprocess.Popen[bytes]] = []
-        wait_for = ("--master", "--master-bind-port", self._port, "--expect-workers", str(workers))
+        wait_for = ("--master", "--master-bind-port", self.port, "--expect-workers", str(workers))
         self.master = self._start("master", *command(server, folder / "r", *words, *SHORT, *wait_for)[3:])
         for _ in range(workers):
             self.join()
@@ -66,7 +75,7 @@ class Site:
     def join(self, locustfile: str = CHAT, **environment: str) -> subprocess.Popen[bytes]:
         """One more worker."""
         name = f"worker{len(self.workers)}"
-        words = ("-f", locustfile, "--worker", "--master-port", self._port)
+        words = ("-f", locustfile, "--worker", "--master-port", self.port)
         self.workers.append(self._start(name, *words, **environment))
         return self.workers[-1]
 
@@ -485,3 +494,26 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
     assert "the master refuses this worker: its locust-llm is 9.9.9" in its.log("worker1")
     assert len(its.records()) == len(server.rows())
     assert len({record.worker for record in its.records()}) == 1
+
+
+# -- whoever can reach the port --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_master_that_is_sent_what_is_no_message_ends_with_all_its_records(server: Server, tmp_path: Path) -> None:
+    """Malformed frames, from before its first worker comes until the end."""
+    context, drawn = zmq.Context(), random.Random(4)
+    with site(server, tmp_path, "-u", "4", "--request-count", "40", "-t", "60", workers=2) as its:
+        peer = context.socket(zmq.DEALER)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.connect(f"tcp://127.0.0.1:{its.port}")
+        while its.master.poll() is None:
+            peer.send_multipart(drawn.choice(MALFORMED))
+            time.sleep(0.01)
+        its.end()
+        assert its.master.returncode == ExitStatus.OK, its.log("master")
+        assert len(its.records()) == 40
+        assert its.run["records_lost"] == 0
+        assert "Traceback" not in its.log("master")
+    peer.close()
+    context.destroy()

@@ -12,6 +12,7 @@ from locust.env import Environment
 import gevent
 import msgspec
 
+from locust_llm.core.foreign_text import shown
 from locust_llm.core.journal import JOURNALS, Journal, lock
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
@@ -107,7 +108,7 @@ class _Worker:
             case Cut():
                 cut(self._environment)
             case Refused():
-                logger.error(f"the master refuses this worker: {message.reason}")
+                logger.error(f"the master refuses this worker: {shown(message.reason)}")
                 self._environment.process_exit_code = ExitStatus.REFUSED
                 gevent.spawn(self._runner.quit)
 
