@@ -66,10 +66,10 @@ def page(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPa
         parser.add_argument("--my-secret", default="s3cret", is_secret=True)
 
     monkeypatch.setattr("locust_llm.run.options._secret_flags", {"my_secret"})
-    locust.events.init_command_line_parser.add_listener(flags)
+    # those of locustfiles that other tests have loaded may be of the same names
+    monkeypatch.setattr(locust.events.init_command_line_parser, "_handlers", [flags])
     page = RealPage("--host", server.url)
     yield page
-    locust.events.init_command_line_parser.remove_listener(flags)
     page.runner.greenlet.kill(block=True)
 
 
