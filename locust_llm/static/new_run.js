@@ -67,6 +67,7 @@
     try {
       const got = await fetch("../swarm", { method: "POST", body: values() });
       if (got.redirected) throw new Error("Signed out: reload the page.");
+      if (got.status === 413) throw new Error(await got.text());
       const { success, message } = await got.json();
       if (success) location.assign("../llm");
       else refused(message);
@@ -90,6 +91,7 @@
       const got = await fetch(`datasets?${new URLSearchParams({ name: file.name })}`, { method: "POST", body: file,
         headers: { "Content-Type": "application/octet-stream" } });
       if (got.redirected) throw new Error("Signed out: reload the page.");
+      if (got.status === 413) throw new Error(await got.text());
       const { done, message, choice, name } = await got.json();
       if (!done) throw new Error(message);
       list.querySelectorAll("option[value^='upload:']").forEach((option) => option.remove());

@@ -29,6 +29,7 @@ from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused
 
 from .archive import FILES, Archive
+from .bodies import bounded
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, safe_name, too_large
 from .form import LIMIT_FIELD, SPAWN_RATE, fields
 from .live import PERCENTILES
@@ -102,7 +103,9 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
     if first and not ui.userclass_picker_is_active:  # which only Locust's form has
         ui.app.before_request(lambda: _to_ours(view))
     allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
-    ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
+    uploads = f"{ui.app.blueprints['locust'].url_prefix or ''}/llm/datasets"
+    limited = bounded(ui.app.wsgi_app, lambda path: path == uploads, MAX_UPLOAD_BYTES)
+    ui.app.wsgi_app = guarded(limited, allowed)
     return view
 
 
@@ -176,11 +179,11 @@ def _upload(view: View, datasets: Datasets) -> flask.Response:
 
     name = flask.request.args.get("name", "")
     try:
-        if (flask.request.content_length or 0) > MAX_UPLOAD_BYTES:
-            raise Refused(too_large())
         with gevent.Timeout(UPLOAD_S, Refused("the upload took too long")):
             choice = datasets.keep(name, blocks())
     except Refused as no:
+        if str(no) == too_large():
+            return _text(str(no), 413)
         return _json({"done": False, "message": str(no)}, 422)
     except OSError as error:
         return _json({"done": False, "message": f"the file cannot be kept: {error.strerror}"}, 507)

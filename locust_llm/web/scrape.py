@@ -14,6 +14,8 @@ from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
 from locust_llm.run.flags import refuse
 
+from .bodies import bounded
+
 PATH: Final = "/llm/metrics"
 MAX_CONNECTIONS: Final = 16
 """Of the port, at a time."""
@@ -64,7 +66,8 @@ def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIS
         return [b"" if control is None else text(control).encode()]
 
     try:
-        server = WSGIServer(metrics_port(address), answer, log=None, spawn=MAX_CONNECTIONS)
+        limited = bounded(answer, lambda path: False, 0)
+        server = WSGIServer(metrics_port(address), limited, log=None, spawn=MAX_CONNECTIONS)
         server.start()
     except ValueError as error:
         refuse(str(error))

@@ -1,0 +1,120 @@
+"""Bodies: how much of a request the web pages read, and for how long, so that no body fills the memory or holds the loop.
+
+Neither Locust nor Flask has a limit. gevent's server reads what is there without a turn for anything else, also after the
+answer, to find the next request behind it.
+"""
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import gevent
+
+from .origin import App, Start
+
+MAX_FORM_BYTES: Final = 256 << 10
+"""Of any request but an upload."""
+BLOCK_BYTES: Final = 4096
+MAX_WIRE_BYTES: Final = 2 << 20
+"""Of such a body with the lengths of its chunks."""
+TURN_S: Final = 0.005
+"""After so long others have a turn."""
+PAUSE_S: Final = 1e-4
+"""Not zero: gevent looks at timers and sockets after fifty turns of none."""
+LINGER_S: Final = 5.0
+"""The rest of a body that was not wanted is read so long: with it unread, many clients would not see the answer."""
+
+
+def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
+    """``app`` behind the limits. ``is_upload``: of a path, whose body is passed on as a stream."""
+
+    def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        stream = environ["wsgi.input"]
+        upload = is_upload(environ.get("PATH_INFO", ""))
+        incoming = None
+        if hasattr(stream, "rfile"):  # of gevent's server
+            incoming = stream.rfile = Incoming(stream.rfile, 2 * most_upload_bytes if upload else MAX_WIRE_BYTES)
+        most = most_upload_bytes if upload else MAX_FORM_BYTES
+        chunked = environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked"
+        length = _length(environ)
+
+        def closing(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            """The rest of the body may stay unread: no next request is looked for behind it."""
+            if incoming is not None:
+                incoming.end_by(time.monotonic() + LINGER_S)
+            return start(status, [*headers, ("Connection", "close")], *more)
+
+        if length > most:
+            return _refused(closing, most)
+        if not (length or chunked):
+            return app(environ, start)
+        if upload:
+            return app(environ, closing)
+        try:
+            body = _body(stream, most + 1)
+        except OSError:
+            return _refused(closing, most, "400 Bad Request", "the body of the request has no end")
+        if len(body) > most:
+            return _refused(closing, most)
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        return app(environ, start)
+
+    return answer
+
+
+class Incoming:
+    """What comes from a client, as gevent's server reads it: byte by byte between chunks. Gives others a turn."""
+
+    def __init__(self, file: Any, most: int) -> None:
+        """``most``: bytes of a body, with the lengths of its chunks."""
+        self._file, self._left = file, most
+        self._turn_at = time.monotonic() + TURN_S
+        self._until = float("inf")
+
+    def end_by(self, until: float) -> None:
+        """From then on (monotonic seconds) no more is read; before, however much there is."""
+        self._until, self._left = until, sys.maxsize
+
+    def read(self, size: int) -> bytes:
+        self._give_turn()
+        data: bytes = self._file.read(size)
+        self._left -= len(data)
+        return data
+
+    def readline(self, size: int) -> bytes:
+        self._give_turn()
+        line: bytes = self._file.readline(size)
+        self._left -= len(line)
+        return line
+
+    def _give_turn(self) -> None:
+        now = time.monotonic()
+        if now > self._until or self._left < 0:
+            raise OSError("a body is too long")
+        if now > self._turn_at:
+            gevent.sleep(PAUSE_S)
+            self._turn_at = time.monotonic() + TURN_S
+
+
+def _length(environ: dict[str, Any]) -> int:
+    """As announced; 0 where it is not."""
+    text = environ.get("CONTENT_LENGTH") or "0"
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _body(stream: Any, most: int) -> bytes:
+    """At most so many bytes. Raises OSError."""
+    body = bytearray()
+    while len(body) < most and (block := stream.read(min(BLOCK_BYTES, most - len(body)))):
+        body += block
+    return bytes(body)
+
+
+def _refused(start: Start, most: int, status: str = "413 Content Too Large", why: str = "") -> Iterable[bytes]:
+    size = f"{most >> 20} MB" if most >> 20 else f"{most >> 10} kB"
+    line = f"{status[:3]}: {why or f'the body of a request here may have at most {size}'}\n".encode()
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(line)))])
+    return [line]
