@@ -10,7 +10,7 @@ from locust import User, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.event import EventHook
-from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
+from locust.runners import STATE_INIT, STATE_SPAWNING, LocalRunner, MasterRunner, WorkerRunner
 
 import gevent
 import msgspec
@@ -29,6 +29,7 @@ from locust_llm.run.control.forked_workers import attend_children
 from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up, log_note
 from locust_llm.run.deploy import upload
+from locust_llm.run.detached_end import detach_end
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.frames import check_frames
@@ -122,6 +123,7 @@ class Plugin:
         self._scraped = False
         """There is a port for Prometheus."""
         self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
+        detach_end(runner, unattended=environment.web_ui is None)
         listen(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
         self._view = None if environment.web_ui is None else attach(environment, self._set_next, first=ours)
@@ -230,7 +232,7 @@ class Plugin:
             self._scraped = True
         self._epoch += 1
         control = Control(
-            environment, settings, survey, self._epoch, self._greeted, self._reported,
+            environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
         for note in (*survey.notes, *(f"WARNING: {rule}" for rule in too_few_requests(settings))):
@@ -247,6 +249,7 @@ class Plugin:
         if self._sender is not None:
             guarded(control.fail, 0.0, self._report_status, self._sender, control)
         self._progress = guarded(control.fail, 0.0, progress, control)
+        runner.update_state(STATE_SPAWNING)  # a listener may end it now, and Locust stops only what has begun
 
     def _surveyed(self, settings: Settings) -> Discovery:
         """What is known of the server and of the dataset. Raises ValueError and OSError."""
@@ -274,31 +277,19 @@ class Plugin:
         if self._control is None:
             return
         self._reported.clear()
-        draining = gevent.spawn(self._control.drain)
-        try:
-            draining.get()
-        except gevent.GreenletExit:  # Locust kills the greenlet that ends the run when its last worker quits
-            gevent.spawn(self._go_on, draining)
-            raise
-
-    def _go_on(self, draining: gevent.Greenlet) -> None:
-        draining.join()
-        self.stop()
+        self._control.drain()
 
     def stop(self, **kw: Any) -> None:
         """All users are gone: the report."""
-        runner, options = self._runner, self._environment.parsed_options
         if self._progress is not None:
             self._progress.kill()
             self._progress = None
         control, self._control = self._control, None
         if control is None:
             return
-        gevent.spawn(self._conclude, control).get()  # which a kill of this greenlet does not end
+        self._conclude(control)
         if self._environment.web_ui is not None:
             self._print()
-        if options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
-            gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
 
     def _conclude(self, control: Control) -> None:
         """The report of a run, and what it means for the exit status."""

@@ -1,11 +1,13 @@
 """LLMUser: a Locust user whose requests are streamed answers of a model; the class to extend."""
 
+import logging
+import sys
 from itertools import count
 from typing import Any, ClassVar
 
 from locust import HttpUser
 from locust.env import Environment
-from locust.exception import StopUser
+from locust.exception import StopTest, StopUser
 
 import msgspec
 
@@ -16,6 +18,7 @@ from locust_llm.core.record import Record
 from locust_llm.load.conversation import Conversation
 from locust_llm.load.formats import Item
 from locust_llm.load.media import MediaError
+from locust_llm.run.detached_end import end_test
 from locust_llm.run.protocol import RequestsReturned
 from locust_llm.run.sessions.branch import Branches
 from locust_llm.run.sessions.script import Session
@@ -24,6 +27,8 @@ from locust_llm.run.sessions.turn import Turn
 from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
+
+logger = logging.getLogger("locust_llm")
 
 
 class LLMUser(HttpUser):
@@ -192,6 +197,9 @@ class LLMUser(HttpUser):
         return self._branches.main.text
 
     def on_stop(self) -> None:
+        if isinstance(why := sys.exception(), StopTest):  # Locust ends this user only, against its own documentation
+            logger.error(why)
+            end_test(self.environment)
         self._branches.close()
         self.sender.permits.leave(self.number)
         self.sender.tenants.leave(self.number)

@@ -169,6 +169,8 @@ class Ended(Posted, frozen=True, kw_only=True):
     telemetry: TelemetryCounts | None = None
     """None: it sends none."""
     failure: str = ""
+    leaves: bool = False
+    """The locustfile has ended this process, or its users, while the run goes on."""
 
 
 ToControl = (

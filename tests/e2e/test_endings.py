@@ -191,6 +191,58 @@ def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, wher
             assert "worker " in line
 
 
+# -- by the locustfile -----------------------------------------------------------------------------------------------------
+
+ENDING: Final = """
+import gevent
+from locust import events, task
+from locust.exception import StopTest
+from locust.runners import MasterRunner
+from locust_llm import LLMUser
+asked = []
+def end(environment):
+    {way}
+class Chat(LLMUser):
+    @task
+    def ask(self):
+        self.chat("hello", max_tokens=4)
+        asked.append(1)
+        if {where!r} == "task" and len(asked) == 3:
+            end(self.environment)
+@events.request.add_listener
+def over(**kw):
+    if {where!r} == "listener" and len(asked) == 3:
+        end(runners[0].environment)
+@events.worker_report.add_listener
+def reported(data, **kw):
+    if {where!r} == "master" and data["stats_total"]["num_requests"]:
+        end(runners[0].environment)
+runners = []
+@events.init.add_listener
+def begin(runner, **kw):
+    runners.append(runner)
+"""
+QUIT: Final = "environment.runner.quit()"
+ENDS: Final = [
+    ("task", QUIT, "alone"), ("listener", QUIT, "processes"), ("listener", QUIT, "alone"), ("task", QUIT, "processes"),
+    ("master", QUIT, "processes"), ("task", "environment.runner.stop()", "alone"),
+    ("task", "environment.runner.stop()", "processes"), ("task", "raise StopTest('enough')", "alone"),
+    ("task", "raise StopTest('enough')", "processes"), ("task", "gevent.spawn(environment.runner.quit)", "alone"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "way", "mode"), [*ENDS[:2], *(pytest.param(*one, marks=full) for one in ENDS[2:])])
+def test_a_locustfile_ends_its_run(server: Server, tmp_path: Path, where: str, way: str, mode: str) -> None:
+    """As plain Locust does, and with a report."""
+    (tmp_path / "ending.py").write_text(ENDING.format(where=where, way=way))
+    with command(tmp_path, *in_mode(server, mode, "-f", "ending.py", "-s", "5", "--selftest", "off")) as its:
+        assert its.ends(30) == ExitStatus.OK, its.text
+        assert (tmp_path / "r" / "report.html").exists(), its.text
+        assert "have no record" not in its.text
+        assert not its.left_behind()
+
+
 # -- signals ---------------------------------------------------------------------------------------------------------------
 
 MODES: Final[dict[str, tuple[str, ...]]] = {

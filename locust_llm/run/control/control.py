@@ -12,7 +12,6 @@ from locust.env import Environment
 
 import gevent
 import msgspec
-from gevent.event import Event
 
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
@@ -51,6 +50,7 @@ ALONE_S: Final = 3.0
 """Longest wait for other workers when all are lost."""
 NOBODY_S: Final = 10.0
 """Longest wait for the first worker: above the time that one has to greet."""
+ENDED: Final = "was ended by the locustfile"
 WORKERS_S: Final = 0.25
 """Between two checks for lost processes."""
 FLUSH_S: Final = 1.0
@@ -67,12 +67,11 @@ class Control:
         survey: Discovery,
         epoch: int,
         greeted: Callable[[str], bool] = lambda worker: True,
-        reported: Event | None = None,
         on_record_over: Callable[[Record], object] = lambda record: None,
         time: TimeSource | None = None,
     ) -> None:
-        """``greeted``: whether a worker has greeted, and may take part. ``reported``: set while no end of a run is under
-        way. ``on_record_over`` is called with each record of a request that is over, once it is kept."""
+        """``greeted``: whether a worker has greeted, and may take part. ``on_record_over`` is called with
+        each record of a request that is over, once it is kept."""
         self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
         self._time = time = time or TimeSource()
@@ -96,7 +95,7 @@ class Control:
         context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
         self._send, self._spawn, self.take, self.heard = context.send, context.spawn, context.take, context.heard
         self._users = UserPool(context)
-        self.shutdown = Shutdown(environment, self._workers.active, reported, time.monotonic)
+        self.shutdown = Shutdown(environment, self._workers.active, time.monotonic)
         self.phases = PhaseRunner(context, self._users, self.shutdown)
         self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
         """``stages`` None: the run has no stages."""
@@ -224,7 +223,7 @@ class Control:
             for worker in self._workers.lost():
                 self._lose(worker)
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
-            if alone_s >= (ALONE_S if self._workers.names else NOBODY_S) and not self.draining:
+            if alone_s >= (ALONE_S if self._workers.names else NOBODY_S) and not self.shutdown.begun:
                 lost = "all workers were lost" if self._workers.names else "no worker took part, given up"
                 self.store.add_gap(f"{lost} {self.store.since_start()}: the run ended early")
                 self.shutdown.begin()
@@ -253,13 +252,16 @@ class Control:
         self._note_health(worker, loss.health)
         self.store.lost += loss.sent
         sessions, never = self.allocator.lose(worker, loss)
-        self.store.add_note(
-            f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
-            f"{many(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
-            f"{many(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
-            + (f", {never} arrivals were never sent" if never else "")
-            + (f", {sessions} sessions ended with it" if sessions else "")
-        )
+        if how == ENDED and not (loss.sent or recovered or never or sessions):
+            self.store.add_note(f"worker {worker} {how} {self.store.since_start()}")
+        else:
+            self.store.add_note(
+                f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
+                f"{many(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
+                f"{many(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
+                + (f", {never} arrivals were never sent" if never else "")
+                + (f", {sessions} sessions ended with it" if sessions else "")
+            )
         if not self.draining:
             self._send(AskAgain(self.plan.phase))
 
@@ -359,7 +361,9 @@ class Control:
             self.store.add_note(note)
         known.through, known.health = True, None
         if not self.draining:
-            self._lose(worker, "left")
+            self._lose(worker, ENDED if ended.leaves else "left")
+            if ended.leaves and not self._workers.active():
+                self.shutdown.begin()
         self.shutdown.ended(worker)
 
     def _note_health(self, worker: str, health: Health | None) -> None:

@@ -17,26 +17,23 @@ class Shutdown:
         self,
         environment: Environment,
         active: Callable[[], Sequence[str]],
-        reported: Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``reported``: set while no end of a run is under way."""
         self.begun = False
         """Nothing new shall start."""
         self.over = Event()
         """All is handed over, as far as it ever will be."""
         self._environment = environment
-        self._reported = reported
         self._active, self._clock = active, clock
         self._ended: dict[str, Event] = {}
         self._by = math.inf
         """When it is over at the latest (monotonic seconds)."""
 
     def begin(self) -> None:
-        """All that was to be sent was: end the run as Locust ends it, from a greenlet that the end does not kill."""
+        """All that was to be sent was: end the run as Locust ends it."""
         if not self.begun:
             self.begun = True
-            gevent.spawn(_end, self._environment, self._reported)
+            gevent.spawn(_end, self._environment)  # the caller is one of those that the end waits for
 
     def expect(self, workers: Sequence[str]) -> None:
         """They are asked next to end."""
@@ -61,12 +58,10 @@ class Shutdown:
         return [worker for worker, ended in self._ended.items() if not ended.is_set()]
 
 
-def _end(environment: Environment, reported: Event | None) -> None:
+def _end(environment: Environment) -> None:
     """As Locust does when a time that it knows of is up."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
-    if reported is not None:  # else Locust has begun to end it, in a greenlet that quitting would kill
-        reported.wait()
     if options is None or options.headless:
         runner.quit()
         return

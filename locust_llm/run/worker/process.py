@@ -19,6 +19,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, add_records
 from locust_llm.core.text import many
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run.detached_end import detach_end
 from locust_llm.run.greeting import greeting
 from locust_llm.run.guarded import guarded
 from locust_llm.run.protocol import GONE_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
@@ -51,6 +52,7 @@ def work(environment: Environment, runner: Any, settings: Settings, *, forked: b
     listen(
         lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM), lambda: cut(environment)
     )
+    detach_end(runner, leave=worker.leave)
     receive(runner, worker.sender, worker.receive, worker.begin)
     environment.events.test_stopping.add_listener(lambda **kw: worker.sender.close())
     environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
@@ -79,6 +81,8 @@ class _Worker:
         """Of the run, on the machine of the master; and what is here of it."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
+        self._leaves = False
+        """A user of this process ends it."""
 
     def _record(self, record: Record) -> None:
         """A request is over."""
@@ -135,6 +139,11 @@ class _Worker:
         """The status cannot be sent any more: the control ends the run."""
         self.sender.send(msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why))
 
+    def leave(self) -> None:
+        """A user ends this process, or its users: the others go on."""
+        self._leaves = True
+        self.end()
+
     def end(self) -> None:
         """What runs ends, then every record and every statistic goes to the master."""
         sender = self.sender
@@ -148,8 +157,8 @@ class _Worker:
         finally:
             sender.send(sender.status(at=time.monotonic()))
             ended = sender.ended(self.outbox.waiting)
-            sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end()))
-            self._busy = False
+            sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end(), leaves=self._leaves))
+            self._busy = self._leaves = False
 
     def interrupted(self, *, leave_to_master: bool) -> None:
         """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""

@@ -1,0 +1,138 @@
+"""``runner.stop()`` and ``runner.quit()`` from any greenlet: a run ends in a greenlet of its own.
+
+Locust ends a run in the greenlet that asks for it. Where that is a user, or one of the runner's own greenlets (a listener of
+the locustfile is called in them), Locust kills it on the way: its end would come before the drain and the report were over.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from locust.env import Environment
+from locust.exception import StopTest
+from locust.runners import STATE_INIT, STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
+
+import gevent
+from gevent.lock import RLock
+
+logger = logging.getLogger("locust_llm")
+
+AFTER_STOP_S: Final = 1.0
+"""From the stop of a run that nobody attends to the end of the process, unless another run has begun."""
+
+
+def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None) -> None:
+    """From here on. ``unattended``: there is no page from which another run could be started. ``leave`` is called first
+    where a user of a worker ends it."""
+    ending = _DetachedEnd(runner, unattended, leave)
+    runner.stop, runner.quit = ending.stop, ending.quit
+    if isinstance(runner, MasterRunner):
+        ending.locusts_start, runner.start = runner.start, ending.start  # type: ignore[method-assign]
+
+
+def end_test(environment: Environment) -> None:
+    """As Locust does for a ``StopTest`` of its own."""
+    runner, options = environment.runner, environment.parsed_options
+    assert runner is not None
+    if isinstance(runner, WorkerRunner) or options is None or options.headless:
+        runner.quit()
+    else:
+        runner.stop()
+
+
+class _DetachedEnd:
+    def __init__(self, runner: Any, unattended: bool, leave: Callable[[], None]) -> None:
+        self._runner, self._unattended, self._leave = runner, unattended, leave
+        self._stop, self._quit = runner.stop, runner.quit
+        self.locusts_start: Callable[..., None] = lambda: None
+        """Of a master. (A local runner starts in a greenlet that its stop kills.)"""
+        self._starting: gevent.Greenlet | None = None
+        """In it a run of the master is being started: its users are dealt out."""
+        self._ending: gevent.Greenlet | None = None
+        """In it the run ends."""
+        self._stopping = False
+        """The end has come as far as its first event."""
+        self._one_at_a_time = RLock()
+
+    # -- what replaces Locust's own ------------------------------------------------------------------------------------
+
+    def start(self, *args: Any, **kw: Any) -> None:
+        before, self._starting = self._starting, gevent.getcurrent()
+        try:
+            self.locusts_start(*args, **kw)
+        except StopTest as why:
+            logger.error(why)
+            end_test(self._runner.environment)
+        finally:
+            self._starting = before
+
+    def stop(self, *args: Any, **kw: Any) -> None:
+        if gevent.getcurrent() is self._ending and not self._stopping:  # Locust's quit, which stops first
+            self._stop_now(*args, **kw)
+        else:
+            self._detach(self._stop_apart, *args, **kw)
+
+    def quit(self) -> None:
+        self._detach(self._quit)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _detach(self, end: Callable[..., None], *args: Any, **kw: Any) -> None:
+        caller = gevent.getcurrent()
+        if isinstance(self._runner, WorkerRunner) and not self._is_user(caller):
+            end(*args, **kw)  # the master asks for it, and is answered when it is over
+            return
+        ending = gevent.spawn(self._run, end, args, kw)
+        if not self._would_be_killed(caller):
+            ending.get()
+            return
+        gevent.sleep(0)  # the end has begun when this returns: Locust looks at the state of the run next
+        if caller is self._starting:
+            raise gevent.GreenletExit  # as the local runner's: users of a run that ends are not dealt out
+
+    def _run(self, end: Callable[..., None], args: Any, kw: Any) -> None:
+        with self._one_at_a_time:
+            self._ending = gevent.getcurrent()
+            try:
+                self._leave()
+                end(*args, **kw)
+            finally:
+                self._ending = None
+
+    def _stop_now(self, *args: Any, **kw: Any) -> None:
+        self._stopping = True
+        try:
+            self._stop(*args, **kw)
+        finally:
+            self._stopping = False
+
+    def _stop_apart(self, *args: Any, **kw: Any) -> None:
+        self._stop_now(*args, **kw)
+        if isinstance(self._runner, MasterRunner):
+            self._runner.check_stopped()  # else only the next message of a worker does, and there may be none
+        if self._unattended:
+            gevent.spawn_later(AFTER_STOP_S, self._quit_if_over)
+
+    def _quit_if_over(self) -> None:
+        if self._runner.state not in (STATE_INIT, STATE_SPAWNING, STATE_RUNNING):
+            self.quit()
+
+    # -- who asks for it -----------------------------------------------------------------------------------------------
+
+    def _would_be_killed(self, caller: Any) -> bool:
+        """By the end that it asks for, or could not come to its own end before that."""
+        members = self._runner.greenlet
+        return caller in (self._ending, self._starting) or caller in members or self._is_user(caller)
+
+    def _is_user(self, caller: Any) -> bool:
+        """A user, or a greenlet that one began and may wait for."""
+        users = self._runner.user_greenlets
+        return any(one in users for one in _ancestry(caller))
+
+
+def _ancestry(greenlet: Any) -> Iterator[Any]:
+    """A greenlet, the one that began it, and so on."""
+    while greenlet is not None:
+        yield greenlet
+        parent = getattr(greenlet, "spawning_greenlet", None)
+        greenlet = parent() if parent is not None else None
