@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from locust_llm.core.ci_log import guard_streams
 from locust_llm.core.text import say
 from locust_llm.run.console import discard_if_unread, settle_at_exit
 
@@ -53,6 +54,7 @@ def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     settle_at_exit()
+    guard_streams(os.environ)
     if words and words[0] in ("--version", "-V", "version"):
         from locust_llm.core.machine import versions
 

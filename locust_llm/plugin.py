@@ -1,6 +1,7 @@
 """The one file that attaches this library to Locust: importing it (LLMUser does) is all that a locustfile needs."""
 
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from locust_llm.core.ci_log import guard_streams, say_commands
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
@@ -72,6 +74,7 @@ FURTHER.extend((upload.mistakes, telemetry.mistakes))
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     end_at_once()
     settle_at_exit()
+    guard_streams(os.environ)
     add_options(parser, _before_load)
 
 
@@ -106,7 +109,7 @@ class Plugin:
         self._shown: Control | None = None
         """The same, or of the last run."""
         self._progress: gevent.Greenlet | None = None
-        self._report = ""
+        self._report = self._annotations = ""
         """Tables for the console, until they are printed."""
         self._status: int | None = None
         """Exit status by the rules of the last run; None: it has none."""
@@ -299,6 +302,7 @@ class Plugin:
                 ended = msgspec.structs.replace(self._sender.ended(), telemetry=self._telemetry.end())
                 control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
+            self._annotations = control.annotations
             self._status, self._incomplete = control.exit_status(), control.store.incomplete
             self._not_valid = control.store.result is not None and bool(control.store.result.not_valid)
             control.close()
@@ -342,7 +346,8 @@ class Plugin:
         """The tables, last on the console."""
         if self._report:
             write(self._report + "\n")
-        self._report = ""
+            say_commands(self._annotations)
+        self._report = self._annotations = ""
 
 
 def _listen_first(hook: EventHook, listener: Callable[..., Any]) -> None:

@@ -1,6 +1,6 @@
 """Foreign text: text from a server or a library, made safe to show: bounded, printable, without the secrets of the run.
 
-``shown`` is the one entry, before console, log, records, tables and pages.
+``shown`` is the one entry, before console, log, records, tables and pages. ``harmless`` is for the log of a CI job.
 """
 
 import html
@@ -35,6 +35,11 @@ _ESCAPES: Final = re.compile(
     r"|\x1b[ -/]*[0-~]"  # and the others
 )
 _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+_COMMANDS: Final = re.compile(r"(?:^|(?<=[\r\n]))([^\S\r\n]*):(?=:)|##(?=\w{0,20}\[)")
+"""Of a CI job's log. GitHub takes a line for a command where two colons begin it, behind blanks, and in the older form
+wherever ``##[`` is in it; Azure and TeamCity have a word before the bracket."""
+_NO_COLOUR: Final = re.compile(r"\x1b(?!\[[0-9;]*m)")
+"""An escape that is no colour: GitLab's marks of sections have such."""
 _LINE_ENDS: Final = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -164,6 +169,11 @@ def clean(text: str, *, lines: bool = False) -> str:
             return "\n".join("".join(map(_character, line)) for line in _LINE_ENDS.sub("\n", text).split("\n"))
         text = "".join(" " if sign.isspace() else _character(sign) for sign in text)
     return text if lines else " ".join(text.split())
+
+
+def harmless(text: str) -> str:
+    """With a blank in each part that the CI of a job would take for a command."""
+    return _NO_COLOUR.sub("", _COMMANDS.sub(lambda found: f"{found.group()} ", text))
 
 
 def _character(sign: str) -> str:

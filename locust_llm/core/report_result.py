@@ -41,6 +41,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the console shows: the verdict and its main figures."""
     tables: str = ""
     """The same with ``--verbose``: the whole report as text."""
+    annotations: str = ""
+    """Commands to the CI of the job, a line each."""
     incomplete: bool = False
     """Records or a part of the report are missing; ``text`` begins with the reason."""
     slo_status: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core import storage
+from locust_llm.core.ci_log import say_commands
 from locust_llm.core.text import many, say
 from locust_llm.exit_status import ExitStatus
 
@@ -92,11 +93,14 @@ def report(words: list[str]) -> int:
         facts = replace(facts, notes=(*facts.notes, note))
     width = ending.columns()
     result = report_result(
-        summary, facts, workflow.announced(ending.ending(summary, facts, folder, width), summary, facts, os.environ),
-        workflow.announced(f"{tables.console(summary, facts, folder, width)}\n", summary, facts, os.environ),
+        summary, facts, ending.ending(summary, facts, folder, width),
+        f"{tables.console(summary, facts, folder, width)}\n", workflow.announcement(summary, facts, os.environ),
     )  # fmt: skip
-    text = result.tables if options.verbose else result.text
-    say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
+    if options.json:
+        say(f"{msgspec.json.encode(result).decode()}\n")
+    else:
+        say(result.tables if options.verbose else result.text)
+        say_commands(result.annotations)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
 
 

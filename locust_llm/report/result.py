@@ -12,7 +12,7 @@ from locust_llm.report.document.remarks import incomplete
 from locust_llm.slo.published import FAILS
 
 
-def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> ReportResult:
+def report_result(summary: Summary, run: Run, text: str, tables: str = "", annotations: str = "") -> ReportResult:
     """``text``: for the console; ``tables``: for it with ``--verbose``."""
     sweep, findings = summary.sweep, list[str]()
     if sweep is not None:
@@ -23,6 +23,7 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> Re
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
         tables=tables.encode("utf-8", "replace").decode(),
+        annotations=annotations.encode("utf-8", "replace").decode(),
         incomplete=bool(incomplete(summary, run)),
         slo_status=summary.slo_status,
         rules=tuple(RuleResult(r.rule, r.status, _finite(r.observed), r.unit, r.reason) for r in summary.slos),

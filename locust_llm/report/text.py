@@ -16,6 +16,9 @@ from locust_llm.report.document.document import document
 from locust_llm.report.document.remarks import SIMULATED, incomplete_line
 
 WIDTH: Final = 120
+_WORDS: Final = re.compile(r"([\s`|<>]+)")
+_LIVE: Final = re.compile(r"://|\bwww\.|\bmailto:|@\w|(?<!\w)[#!]\d|\bGH-\d", re.IGNORECASE)
+"""A URL, an address, a mention, the number of an issue or of a merge request."""
 
 
 def console(summary: Summary, run: Run, folder: Path | str = "", width: int = WIDTH) -> str:
@@ -78,14 +81,22 @@ def markdown_block(block: Block, first: bool) -> str:
         case Headline(text):
             return f"**{_escaped(text)}**"
         case Text(text, loud):
-            return f"**{_escaped(text)}**" if loud else _escaped(text)
+            escaped = f"**{_escaped(text)}**" if loud else _escaped(text)
+            return f"\\{escaped}" if escaped.startswith("/") else escaped  # such a line is a command of GitLab's
         case Table():
             return _tabulate(block, "pipe", _escaped)
 
 
 def _escaped(text: str) -> str:
-    text = clean(text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_\[\]|~#>!])", r"\\\1", text)
+    """Without markup; what GitHub or GitLab would make a link or a mention of is code, which they leave alone."""
+    return "".join(_escaped_word(word) for word in _WORDS.split(clean(text)))
+
+
+def _escaped_word(word: str) -> str:
+    if _LIVE.search(word):
+        code = word.rstrip(".,;:)\"'?!")
+        return f"`{code}`{_escaped_word(word[len(code) :])}"
+    return re.sub(r"([\\`*_\[\]|~#>!])", r"\\\1", word.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def _tabulate(table: Table, style: str, cell: Callable[[str], str], widths: Sequence[int | None] | None = None) -> str:

@@ -13,8 +13,9 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import SloResult, Summary
 from locust_llm.report.ci.comment import MAX_CHARACTERS, body, mark
-from locust_llm.report.ci.workflow import annotations, announced, tell
+from locust_llm.report.ci.workflow import annotations, announcement, tell
 from locust_llm.report.export import sentence, xml
+from locust_llm.report.text import markdown
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 30ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
@@ -98,16 +99,20 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
     assert "SLO FAIL" in said
     verdict, begin, *folder, end = outputs.read_text().splitlines()
     assert (verdict, begin, folder) == ("verdict=FAIL", f"report-path<<{end}", [str(tmp_path / "a"), "verdict=PASS"])
-    text = "a\n  ::error::it\n::x\nb ::c ##[d]\n"
-    assert announced(text, summary, run, {"GITHUB_ACTIONS": "false"}) == text
-    here = announced(text, summary, run, {"GITHUB_ACTIONS": "true"})
-    assert here.startswith("a\n  : :error::it\n: :x\nb ::c ## [d]\n::error title=")
-    assert len(here.splitlines()) == 4 + 4
-    assert announced(text, summary, stage, {"GITHUB_ACTIONS": "true"}).count("title=") == 0
+    assert announcement(summary, run, {"GITHUB_ACTIONS": "false"}) == ""
+    here = announcement(summary, run, {"GITHUB_ACTIONS": "true"})
+    assert here.startswith("::error title=")
+    assert len(here.splitlines()) == 4
+    assert announcement(summary, stage, {"GITHUB_ACTIONS": "true"}) == ""
+
+
+def test_an_annotation_holds_no_other_command() -> None:
+    summary, run = made("ttft{name=##[set-output name=verdict]PASS} p50 < 6ms", model="##[x]")
+    assert not [line for line in annotations(summary, run) if "##[" in line or line.count("::") != 2]
 
 
 def test_a_comment(tmp_path: Path) -> None:
-    hostile = "<b>|@all\n--> x"
+    hostile = "<b>|@all\n--> x @octocat #1 !2 www.evil.example https://evil.example/x, a@b.example"
     summary, run = made(*RULES, model=hostile)
     text = body(summary, run, tmp_path / "none", tmp_path, "load --> test")
     first, _, title, *_ = text.splitlines()
@@ -116,6 +121,10 @@ def test_a_comment(tmp_path: Path) -> None:
     assert "There is no base to compare with: " in text
     assert "| ttft p50 &lt; 6ms" in text
     assert "<b>" not in text
+    page = markdown(summary, run)
+    assert "<b>" not in page
+    for live in ("@all", "@octocat", "#1", "!2", "www.evil.example", "https://evil.example/x", "a@b.example"):
+        assert page.count(live) == page.count(f"`{live}`") > 0, live
     assert "Time to First Token" in body(summary, run, None, tmp_path)
     old = Path(__file__).with_name("old") / "2026-11-20"
     here, _, notes = body(summary, run, old, old).partition("<details><summary>Notes</summary>\n\n")

@@ -10,7 +10,8 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.text import console, markdown
+from locust_llm.report.document.blocks import Text
+from locust_llm.report.text import console, markdown, markdown_block
 
 HOSTILE = "<script>alert(1)</script> | [link](javascript:x) `a` \x1b[31mred\u202e\nsecond line"
 
@@ -223,3 +224,18 @@ def test_a_rule_with_a_hostile_name_stays_in_its_cell() -> None:
     line = next(line for line in text.splitlines() if line.startswith("| ttft"))
     assert "<script" not in line
     assert line.replace(r"\|", "").count("|") == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see https://evil.example/x_y_z, or @octocat: #1", "see `https://evil.example/x_y_z`, or `@octocat`: `#1`"),
+        ("![a](https://evil.example/a.png)", r"`![a](https://evil.example/a.png`)"),
+        ("<img src=http://x>", "&lt;img `src=http://x`\\>"),
+        ("`@a`", r"\``@a`\`"),
+        ("/close", r"\/close"),
+        ("5 # of C# and a_b@ 1!", r"5 \# of C\# and a\_b@ 1\!"),
+    ],
+)
+def test_nothing_in_markdown_is_a_link_or_a_mention(text: str, shown: str) -> None:
+    assert markdown_block(Text(text), first=False) == shown

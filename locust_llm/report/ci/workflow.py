@@ -1,16 +1,15 @@
 """A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that ran.
 
-Source: GitHub, Workflow commands for GitHub Actions. The runner takes a line for a command where two colons begin it,
-behind blanks, and in the older form wherever ``##[`` is in it: a text from outside must have neither.
+Source: GitHub, Workflow commands for GitHub Actions. core/ci_log.py keeps text from outside from being one.
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from locust_llm.core.foreign_text import harmless
 from locust_llm.core.run import Run
 from locust_llm.core.text import clean
 from locust_llm.report.analysis.summary import SloResult, Summary
@@ -37,12 +36,9 @@ def tell(summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]) -
         _append(outputs, f"verdict={summary.slo_status or ''}\nreport-path<<{end}\n{folder.resolve()}\n{end}\n")
 
 
-def announced(text: str, summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
-    """In a workflow: the text of a console, in which no line is a command, and the annotations. Elsewhere as it was."""
-    if environ.get("GITHUB_ACTIONS") != "true":
-        return text
-    harmless = re.sub(r"^(\s*):(?=:)", r"\1: ", text, flags=re.MULTILINE).replace("##[", "## [")
-    return harmless + "".join(annotations(summary, run))
+def announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
+    """In a workflow the annotations, elsewhere nothing."""
+    return "".join(annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
 
 
 def annotations(summary: Summary, run: Run) -> Iterator[str]:
@@ -65,8 +61,8 @@ def _level(result: SloResult, run: Run) -> str:
 
 
 def _command(level: str, title: str, text: str) -> str:
-    title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_escaped(text)}\n"
+    title = _escaped(harmless(title)).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_escaped(harmless(text))}\n"
 
 
 def _escaped(text: str) -> str:

@@ -391,6 +391,11 @@ class Control:
         self.store.check_complete()
         return self.store.report(self.facts(), verbose=verbose)
 
+    @property
+    def annotations(self) -> str:
+        """Of the report, for the CI of a job."""
+        return "" if self.store.result is None else self.store.result.annotations
+
     def abandon(self) -> None:
         """The start failed: no folder is left of it where there was none."""
         self.close()
