@@ -22,6 +22,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
 from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.reader import ReaderFailed
 from locust_llm.client.request import Request
 from locust_llm.core.certificate import Bounds, Certificate, Differences, Ends, Truth, ends, truth_of
 from locust_llm.core.histogram import percentiles
@@ -129,7 +130,7 @@ class Tally:
 
 
 def selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> Result:
-    """Stream for so long. Raises OSError, subprocess.CalledProcessError (no certificate for TLS can be made)."""
+    """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no certificate can be made)."""
     machine, tally = machine_of(), Tally()
     _open_files(streams)
     stream_reader()
@@ -270,6 +271,9 @@ def command(words: list[str]) -> int:
         return ExitStatus.REFUSED
     try:
         result = selftest(options.streams, options.itl, options.run_time, options.tls)
+    except ReaderFailed as error:
+        print(f"locust-llm: error: {error}", file=sys.stderr)
+        return ExitStatus.BROKEN
     except (OSError, subprocess.CalledProcessError) as error:
         what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
         print(f"locust-llm: error: {what}: {error}", file=sys.stderr)

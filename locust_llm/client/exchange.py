@@ -114,8 +114,12 @@ def _exchange(
         "request_bytes": sum(map(len, request.pieces)),
     }
     line.stream = None
-    stream_reader()  # made before there is any time to measure
     stream = _stream(request)
+    try:
+        stream_reader()  # made before there is any time to measure
+    except ReaderFailed as error:
+        now = time.monotonic()
+        return _unsent(fields, request, now, now, CLIENT_ERROR, str(error))
     try:
         fields["connect_s"] = _ready(line, request, wait_until)
     except ConnectFailed as error:

@@ -1,13 +1,19 @@
 """The stream reader of this process: made when it is first needed, one in each forked child, a new one after a failure."""
 
 import os
+from contextlib import suppress
+from typing import Final
 
 from . import native
 from .native_reader import NativeReader
-from .reader import StreamReader
+from .reader import ReaderFailed, StreamReader
+from .response import describe
 
 kind: type[StreamReader] = StreamReader if native.Reader is None else NativeReader
+NO_READER: Final = "the reader of the answers cannot start"
 _reader: StreamReader | None = None
+_unmade = ""
+"""Why there is none."""
 
 
 def _forget() -> None:
@@ -22,10 +28,14 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def stream_reader() -> StreamReader:
-    """The reader of this process; a forked child gets its own."""
-    global _reader
+    """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be made."""
+    global _reader, _unmade
     if _reader is None:
-        _reader = kind()
+        try:
+            _reader = kind()
+        except Exception as error:
+            _unmade = f"{NO_READER}: {describe(error)}"
+            raise ReaderFailed(_unmade) from error
     return _reader
 
 
@@ -36,14 +46,17 @@ def reader_kind() -> str:
 
 def reader_failure() -> str:
     """Why this process sends nothing more; empty while it can."""
-    return _reader.failure if _reader is not None else ""
+    return _reader.failure if _reader is not None else _unmade
 
 
 def new_reader() -> None:
-    """A dead one has no place in the run that begins."""
-    global _reader
+    """For the run that begins: a dead one has no place in it, and where none can be made ``reader_failure`` has why before
+    anything is sent."""
+    global _reader, _unmade
     if reader_failure():
-        _reader = None
+        _reader, _unmade = None, ""
+    with suppress(ReaderFailed):
+        stream_reader()
 
 
 def reads_so_far() -> int:

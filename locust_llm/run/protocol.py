@@ -18,6 +18,8 @@ LOCAL: Final = "local"
 """The only process."""
 GONE_S: Final = 15.0
 """A process that has been silent for longer is given up."""
+HELD_S: Final = 2.0
+"""A process that was held up for longer was stopped, or its machine was: that nobody was heard meanwhile means nothing."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
@@ -163,8 +165,8 @@ class Ended(Posted, frozen=True, kw_only=True):
     turned_away: int = 0
     missed: int = 0
     """Arrivals that were due and found no user."""
-    undelivered: int = 0
-    """Records that were not acknowledged."""
+    records: int = 0
+    """That it has made in this run."""
     health: Health | None = None
     telemetry: TelemetryCounts | None = None
     """None: it sends none."""

@@ -358,6 +358,23 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     assert any("stopped reporting" in note for note in its.run["notes"])
 
 
+@full
+def test_a_machine_that_is_stopped_for_a_while_loses_nothing(server: Server, tmp_path: Path) -> None:
+    """Master and workers, as of a container that is paused, for longer than either waits for the other."""
+    with site(server, tmp_path, "-u", "8", "-t", f"{GONE_S + 15:g}", workers=2) as its:
+        its.seen(20)
+        everybody = (its.master, *its.workers)
+        for process in everybody:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(GONE_S + 5)
+        for process in everybody:
+            process.send_signal(signal.SIGCONT)
+        its.end()
+    assert its.master.returncode == 0, its.log("master")
+    assert len(its.records()) == len(server.rows())
+    assert its.run["records_lost"] == 0
+
+
 @pytest.mark.full
 def test_a_worker_that_joins_takes_its_part(server: Server, tmp_path: Path) -> None:
     with site(server, tmp_path, "-u", "12", "--prefill-concurrency", "4", workers=1) as its:

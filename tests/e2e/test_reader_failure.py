@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support.runs import Server
 
 from locust_llm.__main__ import simulator
+from locust_llm.client.process_reader import NO_READER
 from locust_llm.client.reader import DIED
 from locust_llm.core.record import CLIENT_ERROR
 
@@ -58,3 +60,39 @@ def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int)
     assert "the run ends, and its result is incomplete" in summary
     lines = (tmp_path / "run" / "profile_export.jsonl").read_text().splitlines()
     assert any(CLIENT_ERROR in line for line in map(str, map(json.loads, lines)))
+
+
+NEVER_STARTS = """
+from locust_llm import LLMUser
+from locust_llm.locustfiles.run import *
+from locust_llm.client import process_reader
+
+
+def no_thread():
+    raise OSError(22, "Invalid argument")
+
+
+process_reader.kind = no_thread
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_reader_that_cannot_start_ends_the_run_before_anything_is_sent(tmp_path: Path, processes: int) -> None:
+    (tmp_path / "file.py").write_text(NEVER_STARTS)
+    with simulator("--truth", "full") as url:
+        began = time.monotonic()
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless", "--host", url, "-u", "4",
+                "-t", "60", "--no-probe", "--report-dir", str(tmp_path / "run"),
+                *(["--processes", str(processes)] if processes > 1 else []),
+            ],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        sent = Server(url).rows()
+    assert done.returncode == 2, done.stderr
+    assert time.monotonic() - began < 30
+    assert sent == []
+    assert "Traceback" not in done.stderr
+    assert f"{NO_READER}: OSError: [Errno 22] Invalid argument; the run ends" in done.stderr

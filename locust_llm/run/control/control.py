@@ -216,7 +216,9 @@ class Control:
         """The greenlet that takes back what silent and dead processes have, and ends a run that has none left."""
         alone_s = 0.0
         while True:
+            before = self._time.monotonic()
             self._time.sleep(WORKERS_S)
+            self._workers.excuse(self._time.monotonic() - before - WORKERS_S)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 share = "" if self.limit is None else ": its share of the prefill limit went to the others"
                 self.store.add_note(f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}")
@@ -349,11 +351,11 @@ class Control:
         known = self._workers.seen(worker)
         if known is None:  # it had been given up: the rest is accounted for
             return
-        if ended.undelivered:
-            recovered = self._workers.recover(worker)
-            for record in recovered:
+        if self._missing(worker, ended):
+            for record in self._workers.recover(worker):
                 self.add_record(record)
-            self.store.lost += max(0, ended.undelivered - len(recovered))
+        if self.draining:  # else they are counted with what went with it
+            self.store.lost += self._missing(worker, ended)
         self.allocator.missed += ended.missed
         if ended.telemetry is not None:
             self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
@@ -365,6 +367,10 @@ class Control:
             if ended.leaves and not self._workers.active():
                 self.shutdown.begin()
         self.shutdown.ended(worker)
+
+    def _missing(self, worker: str, ended: Ended) -> int:
+        """Records that it has made and that are not here. What it lacks may be their acknowledgement alone."""
+        return max(0, ended.records - self._workers.inbox.taken(worker))
 
     def _note_health(self, worker: str, health: Health | None) -> None:
         """Of a process; what it says last counts."""

@@ -20,6 +20,7 @@ from locust_llm.client.bounds import chunk_limit
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.loop_turns import can_wait
+from locust_llm.client.process_reader import reader_failure
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
 from locust_llm.client.response import Response
@@ -105,6 +106,8 @@ class Branch:
 
     def permit(self, *, later: bool = False) -> Permit:
         """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is ending."""
+        if reader_failure():  # nothing can be sent any more, and the control ends the run
+            raise StopUser
         try:
             if self._rests_until > time.monotonic():
                 self.sender.wait_until(self._rests_until)

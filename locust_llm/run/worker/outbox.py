@@ -84,6 +84,11 @@ class Outbox:
             self.journal.delivered()
 
     @property
+    def made(self) -> int:
+        """Records of this run."""
+        return self._serial
+
+    @property
     def waiting(self) -> int:
         """Records that the master is not known to have."""
         return len(self._packed) + sum(len(batch.packed) for _, batch in self._unacknowledged.values())
@@ -114,6 +119,10 @@ class Inbox:
             below += 1
         self._below[worker] = below
         return list(came.values())
+
+    def taken(self, worker: str) -> int:
+        """How many of its records are here."""
+        return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
 
 
 def frames(batch: Records) -> Iterable[tuple[int, bytes]]:

@@ -22,7 +22,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.detached_end import detach_end
 from locust_llm.run.greeting import greeting
 from locust_llm.run.guarded import guarded
-from locust_llm.run.protocol import GONE_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
+from locust_llm.run.protocol import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
 from locust_llm.run.secrets import secret_names
 from locust_llm.run.signals import interrupt, listen
 from locust_llm.run.telemetry.telemetry import Telemetry
@@ -123,6 +123,8 @@ class _Worker:
             sender.urgent.wait(max(0.0, due - time.monotonic()))
             sender.urgent.clear()
             now = time.monotonic()
+            if now - due > HELD_S:
+                sender.answered_at += now - due
             if now < due:
                 sender.send(sender.lease.status())
             else:
@@ -156,7 +158,7 @@ class _Worker:
             logger.exception("the drain of this worker failed")
         finally:
             sender.send(sender.status(at=time.monotonic()))
-            ended = sender.ended(self.outbox.waiting)
+            ended = sender.ended(self.outbox.made)
             sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end(), leaves=self._leaves))
             self._busy = self._leaves = False
 

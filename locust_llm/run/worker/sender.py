@@ -346,12 +346,12 @@ class Sender:
         if self._alarm is not None:
             self._alarm.wake_all()
 
-    def ended(self, undelivered: int = 0) -> Ended:
-        """At the end of a run. ``undelivered``: records that were not acknowledged."""
+    def ended(self, records: int = 0) -> Ended:
+        """At the end of a run. ``records``: that were made for the control's inbox."""
         return Ended(
             turned_away=self.turned_away,
             missed=self._missed,
-            undelivered=undelivered,
+            records=records,
             health=None if self._watch is None else self._health(self._watch),
             failure=reader_failure() or self.failure,
         )

@@ -439,13 +439,38 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     drain.join(timeout=5)
     assert drain.ready()
     health = Health(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
-    control.on_ended("b", Ended(turned_away=1, undelivered=4, missed=5, health=health))  # it was given up before
+    control.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))  # it was given up before
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
     assert facts.health == (health,)
     assert facts.stopping_at is not None
     control.drain()  # once is enough
     assert kinds_sent(runner) == []
+
+
+@pytest.mark.parametrize(("came", "journaled", "lost"), [
+    (range(1, 5), None, 0),  # all of them, and no acknowledgement reached the worker
+    (range(1, 5), range(1, 5), 0), (range(1, 3), range(1, 5), 0), ((1, 4), (1, 2), 1), ((), (), 4), (range(1, 3), None, 2),
+])  # fmt: skip
+def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement(
+    begun: Any, came: Any, journaled: Any, lost: int
+) -> None:
+    """The worker has made four."""
+    control = begun(Master("a"))
+    made = {n: pack(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)}
+    for number in came:
+        for _ in range(2):  # one of them was sent again
+            control.on_records("a", Records(number, [made[number]]))
+    if journaled is not None:
+        journal = Journal(control.folder / "journal" / "a")
+        for number in journaled:
+            journal.add(number, made[number])
+    drain = gevent.spawn(control.drain)
+    turn()
+    control.on_ended("a", Ended(records=4))
+    drain.join(timeout=5)
+    assert control.facts().records_lost == lost
+    assert control.live_stats.counts.total() == 4 - lost
 
 
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:

@@ -120,3 +120,12 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     assert remark.startswith(
         "the times of 2 workers with a clock of another machine are on the master's to within 1.2 ms; "
     )
+
+
+@pytest.mark.parametrize(("held_s", "lost"), [(0.0, ["a", "b"]), (20.0, []), (1.0, ["a", "b"])])
+def test_who_was_stopped_itself_has_not_heard_the_others(tmp_path: Path, held_s: float, lost: list[str]) -> None:
+    """Twenty seconds without a word are the end of a worker, unless the master did nothing in them either."""
+    master = Master(tmp_path, "a", "b")
+    master.now += 20.0
+    master.workers.excuse(held_s)
+    assert master.workers.lost() == lost
