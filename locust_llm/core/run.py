@@ -206,6 +206,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings and remarks of the run, also on the console."""
 
     @property
+    def has_waits(self) -> bool:
+        """A schedule or a gate held requests: what a user waits for a first token begins when a request is due."""
+        return self.settings.generates and (self.settings.open_loop or bool(self.limits))
+
+    @property
     def lost_in_words(self) -> str:
         """The records that are missing."""
         if self.imported:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.core.run import Run
+from locust_llm.core.sweep import PREFILL, RATE
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
+from locust_llm.report.analysis.breakdowns import WHOLE
 from locust_llm.report.analysis.knee import SLO
 from locust_llm.report.analysis.knee import foremost as foremost_knees
-from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.analysis.summary import Group, Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
 from locust_llm.report.document.delivery import delivery_line
-from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
-from locust_llm.report.document.headline import headline
+from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, SHORT_NAMES, main_first
+from locust_llm.report.document.headline import OF_TAGS, headline
 from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.paired import head_of
 from locust_llm.report.document.probe import beside, scheduler
@@ -54,9 +56,11 @@ MAX_FAILURES: Final = 2
 """Kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
+MAX_GROUPS: Final = 6
+"""Names of requests, or limits of a ramp."""
 OF_INPUTS: Final = ("input_throughput",)
 """Of embeddings and rerank."""
-ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput", *OF_INPUTS)
+ROWS: Final = (TTFT_FROM_DUE.tag, TTFT.tag, ITL.tag, "request_latency", "output_token_throughput", *OF_INPUTS)
 CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput", *OF_INPUTS)
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
 LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
@@ -79,14 +83,16 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if fruitless else _wrapped(_basis(summary), width)
     table = list(_aligned(*_table(summary, run), width))
-    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, 99, width)) - (3 if table else 2)
+    groups = list(_aligned(*_groups(summary), width))
+    taken = sum(map(len, (first, basis, table, groups, _last(folder, 99, width)))) + bool(table) + bool(groups)
+    room = LINES - taken - 2
     open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
     kept = len(_wrapped(open_[0], width)) if open_ else 0
     above, left_out = _fitting(_warnings(summary, run), width, room - kept)
     rules, more = _fitting(open_, width, room - len(above))
     below, most = _fitting(known[:MAX_REMARKS], width, room - len(above) - len(rules))
     last = _last(folder, left_out + more + most + len(known[MAX_REMARKS:]), width)
-    parts = ([*first, *above, *rules, *basis], table, [*below, *last])
+    parts = ([*first, *above, *rules, *basis], table, groups, [*below, *last])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -205,6 +211,21 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
     return ("", *map(title, chosen), "avg", "max"), cells
 
 
+def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """By the names of requests, else by the limit or the rate of a ramp, whose figures together say little of any."""
+    found = [one for one in summary.breakdowns if one.of_names] or [one for one in summary.breakdowns if one.of_ramp]
+    if not found or summary.swept or summary.examination is not None:
+        return (), ()
+    groups = [group for group in found[0].groups if group.label != WHOLE][:MAX_GROUPS]
+    named = [(f"{SHORT_NAMES[row.tag]} p50 (ms)", "p95") for row in groups[0].rows]
+
+    def cells(group: Group) -> tuple[str, ...]:
+        each = (marked(row, p, 4) for row in group.rows for p in (50.0, 95.0))
+        return group.label, str(group.succeeded), str(group.failed), *each
+
+    return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(cells, groups)
+
+
 def _mean_and_greatest(row: Row) -> tuple[str, str]:
     if row.count is None:
         return number(row.avg, 4), number(row.max)
@@ -217,9 +238,10 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
     knee = next((knee.value for knee in sweep.knees if knee.value is not None), values[-1] if values else 0.0)
     place = sum(value <= knee for value in values)
     begin = max(0, min(place - MAX_STAGES // 2, len(values) - MAX_STAGES))
+    first = TTFT_FROM_DUE if sweep.axis in (RATE, PREFILL) else TTFT
 
     def cells(level: Level) -> tuple[str, ...]:
-        latencies = (level.latencies.get(tag) for tag in (TTFT.tag, ITL.tag) for _ in range(2))
+        latencies = (level.latencies.get(tag) for tag in (first.tag, ITL.tag) for _ in range(2))
         each = zip(latencies, (50.0, 95.0) * 2, strict=True)
         return (
             plain(level.value), str(level.succeeded), *("-" if row is None else marked(row, p, 4) for row, p in each),
@@ -227,7 +249,8 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
         )  # fmt: skip
 
     head = (
-        FIRST_COLUMN[sweep.axis], "ok", "TTFT p50 (ms)", "p95", "ITL p50 (ms)", "p95", "tokens/s", "requests/s", "SLO",
+        FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)", "p95", "tokens/s",
+        "requests/s", "SLO",
     )  # fmt: skip
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
 

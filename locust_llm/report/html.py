@@ -177,7 +177,7 @@ def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Seque
         about=" \N{MIDDLE DOT} ".join(about(summary, run)),
         badges=list(badges(summary)),
         first=[block for block in first if isinstance(block, Text)],
-        tiles=list(tiles(summary)),
+        tiles=list(tiles(summary, run)),
         sections=sections,
         results=RESULT_CLASSES,
         data=Markup(data),

@@ -16,6 +16,7 @@ from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.metrics import TTFT_FROM_DUE
 
 RESULT_CLASSES: Final = {
     PASS: "pass",
@@ -60,12 +61,12 @@ def badges(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "simulated", "open"
 
 
-def tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
+def tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if summary.examination is not None:
         return _probe_tiles(summary.examination)
     if summary.paired is not None:
         return _paired_tiles(summary.paired)
-    return _run_tiles(summary) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
+    return _run_tiles(summary, run) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
 
 
 def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
@@ -105,7 +106,7 @@ def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:
             yield figure.label, f"{figure.percent:+.1f}%", figure.word
 
 
-def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
+def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     """(name, figure, detail) of the main figures."""
     rows = {row.tag: row for row in summary.rows}
 
@@ -123,6 +124,8 @@ def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
             yield name, brief(row.avg, digits=3), over
 
     if "time_to_first_token" in rows:
+        if run.has_waits:
+            yield from latency(TTFT_FROM_DUE.tag, "TTFT from due")
         yield from latency("time_to_first_token", "TTFT")
         yield from latency("inter_token_latency", "ITL")
         yield from rate(rows.get("output_token_throughput"), "Output tokens")

@@ -66,10 +66,11 @@
   function tiles(status) {
     const over = status.state === "over", values = (row) => (over ? row.whole_ms : row.recent_ms) || [];
     const ended = charts.ended();
+    const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
     const all = [
       ["Time", written("s")(Math.round(status.seconds)), status.where],
-      ["Requests", many(status.done), `${many(status.failed)} failed`],
-      ...status.table.slice(0, 2).map((row) => [row.label, ms(values(row)[0]), `p99 ${ms(values(row)[3])}`]),
+      ["Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
+      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${ms(values(row)[0])}`, `p95 ${ms(values(row)[2])}, p99 ${ms(values(row)[3])}`]),
     ];
     const each = over ? status.requests_per_s : ended;
     if (status.generates === false) all.push(["Requests/s", typeof each === "number" ? digits(each, 3) : "-", ""]);

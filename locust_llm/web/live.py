@@ -6,11 +6,12 @@ every second point. What is counted is kept as totals, so rates and means betwee
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from locust_llm.core.foreign_text import shown
 from locust_llm.core.histogram import Histogram, Window
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
@@ -20,6 +21,9 @@ from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
 MAX_POINTS: Final = 1200
 """Of the history: 20 minutes at one per second, then one per two seconds, and so on."""
+MAX_NAMES: Final = 12
+"""Of requests, with rows of their own."""
+NAME_BYTES: Final = 60
 MAX_LINES: Final = 32
 """Requests of the timeline, the last that ended."""
 PERCENTILES: Final = (50, 90, 95, 99)
@@ -76,6 +80,15 @@ class Latencies(msgspec.Struct, frozen=True):
     recent_ms: list[float] | None
     whole_count: int
     whole_ms: list[float] | None
+    named: bool = False
+    """Of the requests of one name."""
+
+
+def in_order(rows: Mapping[str, str], *, waits: bool) -> dict[str, str]:
+    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first."""
+    if not waits or TTFT_FROM_DUE.tag not in rows:
+        return dict(rows)
+    return {TTFT_FROM_DUE.tag: rows[TTFT_FROM_DUE.tag], **rows}
 
 
 class Live:
@@ -106,12 +119,17 @@ class Live:
         self._stage = 0
         self._recent = {tag: Window(WINDOW_S, clock) for tag in TABLE_ROWS}
         self._whole: dict[str, Histogram] = defaultdict(Histogram)
+        self.has_waits = False
+        """A schedule or a gate held requests: TTFT from due comes first."""
+        self._names: dict[str, tuple[Window, Histogram]] = {}
+        """By the name of requests: TTFT of the last seconds and of the whole run, from due where there are waits."""
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
     def add(self, record: Record) -> None:
         if record.stage != self._stage:  # figures of two loads are not mixed
             self._stage = record.stage
             self._whole.clear()
+            self._names.clear()
         if record.failed and record.outcome not in self.classes:
             self.classes.append(record.outcome)
         self.ended += 1
@@ -120,6 +138,17 @@ class Live:
             self._recent[tag].add(times_us)
             if record.phase == PROFILING:
                 self._whole[tag].add(*times_us)
+        self._add_name(record)
+
+    def _add_name(self, record: Record) -> None:
+        first_s = record.ttft_from_due_s if self.has_waits else record.ttft_s
+        if record.outcome != OK or first_s is None or record.phase != PROFILING:
+            return
+        if record.name not in self._names and len(self._names) >= MAX_NAMES:
+            return
+        recent, whole = self._names.setdefault(record.name, (Window(WINDOW_S, self._clock), Histogram()))
+        recent.add((round(first_s * 1e6),))
+        whole.add(round(first_s * 1e6))
 
     @property
     def seconds(self) -> float:
@@ -187,11 +216,21 @@ class Live:
     def table(self) -> list[Latencies]:
         """TTFT of the last seconds is from first chunks, all else from ended requests."""
         rows = []
-        for tag, label in (TABLE_ROWS if self.generates else POOLED_ROWS).items():
+        for tag, label in in_order(TABLE_ROWS if self.generates else POOLED_ROWS, waits=self.has_waits).items():
             window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
             rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))
+        return [*rows, *self.by_name()]
+
+    def by_name(self) -> list[Latencies]:
+        """The first rows of the table by the names of requests; empty where there is one name alone."""
+        rows, first = [], TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
+        for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
+            recent = window.histogram()
+            recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
+            label = f"{first}, {shown(name, most=NAME_BYTES)}"
+            rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms, named=True))
         return rows
 
     def lines(self) -> Lines | None:

@@ -21,7 +21,7 @@ from locust_llm.run.guarded import guarded
 from locust_llm.slo.metrics import TTFT
 
 from .archive import Archive
-from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, Latencies, Live
+from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, Latencies, Live, in_order
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
@@ -148,6 +148,7 @@ class View:
             return status
         if control is not None:
             self._limits = list(_limits(control))
+            live.has_waits = live.has_waits or control.settings.open_loop or control.limit is not None
             survey = control.survey
             self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
         status |= {
@@ -166,7 +167,7 @@ class View:
                 "charts": [(chart.title, chart.unit) for chart in charts.CHARTS],
             },
         }
-        status |= self._so_far(live) if self._ended is None else _final(self._ended)
+        status |= self._so_far(live) if self._ended is None else _final(self._ended, live)
         if control is not None:
             status |= {
                 "users": self._users,
@@ -252,7 +253,7 @@ def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
             yield rule.metric, rule.limit * drawn[rule.metric], str(rule)
 
 
-def _final(result: ReportResult) -> Json:
+def _final(result: ReportResult, live: Live) -> Json:
     rules = []
     for rule in result.rules:
         observed = "" if rule.observed is None else brief(rule.observed, rule.unit)
@@ -261,7 +262,8 @@ def _final(result: ReportResult) -> Json:
     if result.swept:
         return {**status, "table": [], "found": result.findings}
     shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
-    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in shown.items()]
+    rows = in_order(shown, waits=live.has_waits)
+    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in rows.items()] + live.by_name()
     rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
     return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in rates.items()}}
 

@@ -153,3 +153,13 @@ def test_what_was_lost_is_said_once_in_the_first_line() -> None:
 def test_a_run_that_was_stopped_says_so() -> None:
     lines = said(*spread(199), run=replace(a_run(), stopped_early="after 6.9 of 60 s"), width=120)
     assert "STOPPED EARLY: the run was stopped after 6.9 of 60 s." in lines
+
+
+def test_several_names_have_a_row_each() -> None:
+    chat = [answered(50, 60, sent_at=10.0 + i) for i in range(6)]
+    rag = [answered(900, 910, sent_at=10.0 + i, name="rag") for i in range(3)]
+    lines = said(*chat, *rag, run=a_run(), width=120)
+    begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
+    assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95", "ITL", "p50", "(ms)", "p95"]
+    assert lines[begin + 1].split()[:5] == ["chat", "6", "0", "50.00", "50.00*"]
+    assert lines[begin + 2].split()[:5] == ["rag", "3", "0", "900.0", "900.0*"]

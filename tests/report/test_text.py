@@ -83,16 +83,16 @@ def test_what_was_not_delivered_stands_above_everything() -> None:
 
 def test_breakdowns_stand_below_the_metrics() -> None:
     short, long = {"input_tokens": 64}, {"input_tokens": 2048}
-    many = [answered(100, 120, admitted_at=10.0, asked_at=9.75, **short)] * 100
+    many = [answered(100, 120, admitted_at=10.0, asked_at=9.75, due_at=9.75, **short)] * 100
     text = shown(*many, answered(1500, 1520, **long), failed(**long), run=a_run(((0.0, 2),)))
     below = text[text.index("By input length (ms)") :]
     assert text.index("Metrics") < text.index("By input length")
     assert cells(below, "input length") == [
-        "input length", "ok", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99", "wait p50", "p95", "p99",
+        "input length", "ok", "failed", "from due p50", "p95", "p99", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99",
     ]  # fmt: skip
-    assert cells(below, "64") == ["64", "100", "0.0%", *["100.0"] * 3, *["20.00"] * 3, *["250.0"] * 3]
+    assert cells(below, "64") == ["64", "100", "0.0%", *["350.0"] * 3, *["100.0"] * 3, *["20.00"] * 3]
     assert cells(below, "2048")[:5] == ["2048", "1", "50.0%", "1500*", "1500*"]
-    assert "wait: Gate Wait, with failed requests" in below
+    assert "from due: TTFT from Due" in below
     assert "By " not in shown(*many)  # one length only: nothing to break down
 
 

@@ -565,7 +565,7 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
         12.5,
     )
     assert status["table"][0] == {
-        "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7, "whole_ms": [1.5, 2.0, 3.0, 4.0],
+        "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7, "whole_ms": [1.5, 2.0, 3.0, 4.0], "named": False,
     }  # fmt: skip
     assert status["table"][1]["whole_ms"] is None
     assert status["rules"] == [["ttft p95 < 1s", "FAIL", "2s; why"]]

@@ -1,11 +1,13 @@
 """Breakdowns: TTFT, ITL and waits of requests of one length, limit of the ramp, turn, replica, user class."""
 
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import FAILURES, OK
@@ -93,30 +95,31 @@ CLOCK_SLACK_S: Final = 1e-3
 """Difference of the clocks of requests and limits: a request admitted by a new limit counts under it."""
 
 WHOLE: Final = "whole phase"
+LIMIT: Final = "limit of the ramp"
+RATE: Final = "rate of the ramp"
 TURN: Final = "turn"
 BACKEND: Final = "backend"
 
 
 def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
     """Those of the profiling phase that divide it. ``main``: its requests."""
-    third = GATE_WAIT if run.limits else TTFT_FROM_DUE if run.settings.open_loop else None
-    metrics = [metric for metric in (TTFT, ITL, third) if metric is not None]
+    metrics = [TTFT_FROM_DUE, TTFT, ITL] if run.has_waits else [TTFT, ITL]
     if not run.settings.generates:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
     for by, groups in (
         ("input length", by_length(main)),
         ("images", by_images(main)),
         ("image size (thousands of pixels)", by_pixels(main)),
-        ("limit of the ramp", by_limit(main, run)),
-        ("rate of the ramp", by_rate(main, run)),
+        (LIMIT, by_limit(main, run)),
+        (RATE, by_rate(main, run)),
         (TURN, by_turn(main)),
         (BACKEND, by_backend(main)),
         *by_kind(main),
     ):
         with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
-        found = tuple(
-            _group(label, part, metrics[:2] if with_tokens else metrics, with_tokens) for label, part in groups
-        )
+        shown = metrics[-2:] if with_tokens and run.settings.generates else metrics
+        decoding = _decoded_in_one(main, run, by)
+        found = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
         if sum(group.label != WHOLE for group in found) > 1:
             yield Breakdown(by=by, groups=found)
 
@@ -205,6 +208,25 @@ def by_rate(main: Selection, run: Run) -> Groups:
     yield WHOLE, main
 
 
+def _decoded_in_one(main: Selection, run: Run, by: str) -> "pd.Series[bool] | None":
+    """Of a ramp: which requests ended under the limit, or in the quarter of the ramp, that they began in, and before the
+    load stopped. An answer that was decoded under another load, or while the run ended, tells nothing of its own. None: no
+    ramp."""
+    if by == LIMIT:
+        at = np.array([change.at for change in run.limits])
+        began, ended = (np.searchsorted(at, main.requests[column]) for column in ("admitted_at", "last_chunk_at"))
+    elif by == RATE:
+        ramp_s = run.settings.request_rate_ramp_duration or math.inf
+        began, ended = (
+            np.minimum((main.requests[column] - run.profiling_at) // (ramp_s / QUARTERS), QUARTERS)
+            for column in ("due_at", "last_chunk_at")
+        )
+    else:
+        return None
+    stop_at = math.inf if run.stopping_at is None else run.stopping_at
+    return pd.Series(began == ended, index=main.requests.index) & (main.requests["last_chunk_at"] <= stop_at)
+
+
 def by_turn(main: Selection) -> Groups:
     """First turns of conversations and all later ones."""
     first = main["turn"] == 0
@@ -268,18 +290,20 @@ def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
         yield int(some[0]), int(some[-1]), (values >= some[0]) & (values <= some[-1])
 
 
-def _group(label: str, part: Selection, metrics: Sequence[Metric], with_tokens: bool) -> Group:
+def _group(
+    label: str, part: Selection, metrics: Sequence[Metric], with_tokens: bool, decoding: "pd.Series[bool] | None"
+) -> Group:
+    """``decoding``: of which requests ITL is, None: of all."""
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
+    decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
+    of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
     return Group(
         label=label,
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / finished.size if finished.size else None,
-        rows=tuple(
-            distribution(metric, (finished if metric is GATE_WAIT else ok)[metric.column], PERCENTILES)
-            for metric in metrics
-        ),
+        rows=tuple(distribution(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES) for metric in metrics),
         input_tokens=mean(ok["input_tokens"]) if with_tokens else None,
         cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]) if with_tokens else None,
     )

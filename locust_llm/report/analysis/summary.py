@@ -107,7 +107,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has p50, p90, p95, p99."""
+    """TTFT and ITL, where requests had waits TTFT from Due before them. Each has p50, p90, p95, p99. ITL by the limit or
+    rate of a ramp is of requests that decoded under it alone."""
     input_tokens: float | None = None
     """Mean as delivered; only by turn."""
     cached_share: float | None = None
@@ -118,6 +119,16 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
     by: str
     groups: tuple[Group, ...]
+
+    @property
+    def of_ramp(self) -> bool:
+        """By the limit, or the rate, of a ramp."""
+        return self.by.endswith(" of the ramp")
+
+    @property
+    def of_names(self) -> bool:
+        """By the names of requests, which may be other work each."""
+        return "name" in self.by.split(" / ")
 
 
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):

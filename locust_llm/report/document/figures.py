@@ -36,7 +36,7 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
     if not summary.conditions.succeeded:
         yield Text(NOTHING)
         return
-    yield _metrics(summary.rows, chosen)
+    yield _metrics(due_first(summary.rows, run), chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE_NOTE)
     yield from _worth(summary.rows)
@@ -72,6 +72,17 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
         absent = f"{summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'}"
         yield Heading(f"{which} ({absent})", folded=True)
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
+
+
+def due_first(rows: Sequence[Row], run: Run) -> Sequence[Row]:
+    """Where a schedule or a gate held requests, what users waited comes first, then TTFT."""
+    first = (TTFT_FROM_DUE.tag, TTFT.tag)
+    if not run.has_waits:
+        return rows
+    return [
+        *sorted((row for row in rows if row.tag in first), key=lambda row: first.index(row.tag)),
+        *(row for row in rows if row.tag not in first),
+    ]
 
 
 def main_first(run: Run) -> Sequence[float]:
@@ -123,6 +134,8 @@ def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
         tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
         wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
+        alone = "; by a ramp's limit or rate, ITL is of answers that began and ended under it before the load stopped"
+        due += alone if ITL.tag in tags and any(one.of_ramp for one in breakdowns) else ""
         first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
         yield Text(f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * too few values")
 

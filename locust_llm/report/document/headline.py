@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.text import brief, cut, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.knee import foremost
-from locust_llm.report.analysis.summary import Row, SloResult, Summary, SweepSummary
-from locust_llm.report.in_force import users_in_words
+from locust_llm.report.analysis.summary import Group, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, TIME, TTFT
+from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
 from .delivery import overloaded, undelivered
@@ -43,6 +43,10 @@ ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """What no error of the load generator can have turned (slo/doubt.py)."""
 MAX_KINDS: Final = 2
 """Of failures, where all failed."""
+OF_TAGS: Final = {TTFT_FROM_DUE.tag: "TTFT from due", TTFT.tag: "TTFT", LATENCY.tag: "request latency"}
+MAX_NAMES: Final = 4
+MAX_NAME: Final = 30
+"""Names of requests in the sentence, and characters of one."""
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
@@ -73,7 +77,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         return
     less, trouble = undelivered(summary.delivery), ""
     rules = _rules(summary, run, steady=overload is None)
-    first, *others = rules or _figures(summary.rows)
+    first, *others = rules or _figures(summary, run)
     if overload is not None:
         trouble = f"Overloaded: {overload}"
     elif less is not None:
@@ -81,7 +85,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     elif c.cut > c.requests / 2:
         trouble = f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
     invalid = summary.client is not None and summary.client.level == INVALID
-    load = "" if trouble or invalid else _load(c)
+    load = "" if trouble or invalid else _load(c, run, summary)
     if trouble:
         yield trouble
         load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
@@ -114,10 +118,18 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{c.cancelled} were cancelled on purpose"
 
 
-def _load(c: Conditions) -> str:
+def _load(c: Conditions, run: Run, summary: Summary) -> str:
+    """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of it."""
+    ramp = next((found.by for found in summary.breakdowns if found.of_ramp), "")
+    limit = limit_in_brief(c.limit_in_force)
     if c.loop == "open":
-        return "" if c.rate_per_s is None else f"At {brief(c.rate_per_s, '/s', 3)}"
-    return "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
+        of_ramp = f"rates from 0 to {brief(c.rate_per_s, '/s', 3)} together, a ramp:"
+        load = "" if c.rate_per_s is None else of_ramp if "rate" in ramp else f"At {brief(c.rate_per_s, '/s', 3)}"
+    else:
+        load = "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
+    if "limit" in ramp and limit:
+        load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
+    return f"{load[:1].upper()}{load[1:]}"
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -187,19 +199,22 @@ def _written(rule: Rule, value: float | None) -> str:
 # -- without rules -----------------------------------------------------------------------------------------------------
 
 
-def _figures(rows: Sequence[Row]) -> list[str]:
-    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Of answers without a stream the
-    latency of requests."""
-    by_tag = {row.tag: row for row in rows if row.count or row.avg is not None}
-    first = "time_to_first_token" if TTFT.tag in by_tag else "request_latency"
+def _figures(summary: Summary, run: Run) -> list[str]:
+    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Where requests had waits, TTFT from
+    due comes first; of requests with several names TTFT is by name, as they are other work each. Of answers without a stream
+    the latency of requests."""
+    by_tag = {row.tag: row for row in summary.rows if row.count or row.avg is not None}
+    names = next((found.groups for found in summary.breakdowns if found.of_names), ())
+    tags = [tag for tag in (TTFT_FROM_DUE.tag, TTFT.tag) if tag in by_tag and (run.has_waits or tag == TTFT.tag)]
     found = []
-    if (row := by_tag.get(first)) is not None and 50.0 in row.percentiles:
-        name = "TTFT" if first == TTFT.tag else "request latency"
-        found.append(
-            f"p50 of {name} is {_ms(row, 50.0)}" + (f" and p95 {_ms(row, 95.0)}" if 95.0 in row.percentiles else "")
-        )
-    if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
-        found.append(f"p50 of ITL {_ms(row, 50.0)}")
+    if by_name := _by_name(names, (tags or [LATENCY.tag])[0]):
+        found.append(by_name)
+    else:
+        for tag in tags or [LATENCY.tag]:
+            if (row := by_tag.get(tag)) is not None and 50.0 in row.percentiles:
+                found.append(_median_and_p95(row))
+        if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
+            found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
         return [", ".join(found), f"{brief(row.avg, digits=3)} output tokens/s"]
     if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
@@ -207,6 +222,22 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         more = "" if tokens is None or tokens.avg is None else f", {brief(tokens.avg, digits=3)} input tokens/s"
         return [", ".join(found), f"{brief(row.avg, digits=3)} inputs/s{more}"]
     return [", ".join(found) or "requests succeeded"]
+
+
+def _median_and_p95(row: Row) -> str:
+    """``p50 of TTFT is 420 ms and p95 810 ms``."""
+    more = f" and p95 {_ms(row, 95.0)}" if 95.0 in row.percentiles else ""
+    return f"p50 of {OF_TAGS[row.tag]} is {_ms(row, 50.0)}{more}"
+
+
+def _by_name(groups: Sequence[Group], tag: str) -> str:
+    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no values."""
+    rows = [(group.label, row) for group in groups for row in group.rows if row.tag == tag and 95.0 in row.percentiles]
+    if not rows:
+        return ""
+    shown = ", ".join(f"{_ms(row, 95.0)} for {cut(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES])
+    more = f", and {many(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
+    return f"p95 of {OF_TAGS[tag]} is {shown}{more}"
 
 
 def _ms(row: Row, percentile: float) -> str:

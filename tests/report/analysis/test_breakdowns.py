@@ -93,10 +93,26 @@ def test_by_limit_of_the_ramp() -> None:
     ]  # fmt: skip
     found = broken_down(*records, run=run)["limit of the ramp"]
     assert sizes(found) == [("1", 2, 0), ("2", 1, 1), ("3 (plateau)", 3, 0), ("whole phase", 6, 1)]
-    assert [p50s(group)[0] for group in found.groups] == pytest.approx([200, 500, 800, 600])
-    assert [row.tag for row in found.groups[0].rows][2] == "prefill_gate_wait"
-    assert [group.rows[2].count for group in found.groups] == [2, 2, 3, 7]  # a failed request waited like any other
-    assert found.groups[1].rows[2].percentiles[50] == pytest.approx(500)
+    assert [row.tag for row in found.groups[0].rows] == [
+        "time_to_first_token_from_due", "time_to_first_token", "inter_token_latency",
+    ]  # fmt: skip
+    assert [p50s(group)[0] for group in found.groups] == pytest.approx([1200, 1500, 1800, 1600])
+    assert [p50s(group)[1] for group in found.groups] == pytest.approx([200, 500, 800, 600])
+
+
+def test_itl_by_limit_is_of_what_decoded_under_it_alone_while_the_load_was_on() -> None:
+    """Of those that were admitted at limit 1 one decodes on under limit 2, of those at limit 3 one while the run ends."""
+    run = replace(a_run(RAMP, prefill_concurrency=3), stopping_at=UNIX + 40)
+    records = [
+        gated(1, 1, 100, chunk_us=(100_000, 120_000), output_tokens=2),
+        gated(9, 1, 100, chunk_us=(100_000, 5_100_000), output_tokens=2),
+        gated(12, 2, 100, chunk_us=(100_000, 130_000), output_tokens=2),
+        gated(30, 3, 100, chunk_us=(100_000, 140_000), output_tokens=2),
+        gated(39, 3, 100, chunk_us=(100_000, 2_101_000), output_tokens=2),
+    ]
+    found = broken_down(*records, run=run)["limit of the ramp"]
+    assert [(group.succeeded, group.rows[2].count) for group in found.groups] == [(2, 1), (1, 1), (2, 1), (5, 5)]
+    assert [p50s(group)[2] for group in found.groups[:3]] == pytest.approx([20, 30, 40])
 
 
 def test_of_several_processes_the_clock_tells_the_limit() -> None:
@@ -157,8 +173,8 @@ def test_by_rate_of_the_ramp() -> None:
         ("0-5/s", 2, 0), ("5-10/s", 1, 0), ("10-15/s", 1, 0), ("15-20/s", 1, 0), ("20/s (plateau)", 2, 0),
         ("whole phase", 7, 0),
     ]  # fmt: skip
-    assert [row.tag for row in found.groups[0].rows][2] == "time_to_first_token_from_due"
-    assert found.groups[4].rows[2].percentiles[50] == pytest.approx(-15_000 + 100)
+    assert found.groups[0].rows[0].tag == "time_to_first_token_from_due"
+    assert found.groups[4].rows[0].percentiles[50] == pytest.approx(-15_000 + 100)
 
 
 def test_by_turn() -> None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer
+from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.headline import headline
@@ -68,7 +68,9 @@ def test_overload_is_first() -> None:
     records = [answered(100, sent_at=10.0 + i / 10, closed_at=10.1 + i / 5, due_at=10.0 + i / 10) for i in range(900)]
     assert said(*records, request_rate=10.0).startswith("Overloaded: offered 9/s, completed ")
     cut = [failed("cut", sent_at=100.0, due_at=99.9, closed_at=130.0)] * 9
-    assert "until the end; of the 900 that were answered p50 of TTFT is " in said(*records, *cut, request_rate=10.0)
+    assert "until the end; of the 900 that were answered p50 of TTFT from due is " in said(
+        *records, *cut, request_rate=10.0
+    )
 
 
 def test_what_forbids_to_use_the_figures_is_first() -> None:
@@ -100,3 +102,27 @@ def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
         "CLIENT INVALID: do not use these figures. Merged chunks 100%. "
         "The streams were buffered on the way, which merges chunks too: mend that first."
     )
+
+
+def test_where_a_gate_held_requests_what_users_waited_comes_first() -> None:
+    """A second at the gate, then 100 ms; of a ramp that all limits are in the figures."""
+    times = [{"sent_at": 11.0 + i, "admitted_at": 11.0 + i, "asked_at": 10.0 + i, "due_at": 10.0 + i} for i in range(9)]
+    records = [answered(100, 120, limit=1 + (known["sent_at"] >= 15), **known) for known in times]
+    run = a_run(((0.0, 1),), prefill_concurrency=1)
+    assert "With 2 users p50 of TTFT from due is 1.1 s and p95 1.1 s, p50 of TTFT is 100 ms" in of(run, records)
+    ramp = a_run(((0.0, 1), (15.0, 2)), prefill_concurrency=2)
+    assert of(ramp, records).startswith(
+        "With 2 users and prefill limits 1 to 2 together (a ramp) p50 of TTFT from due "
+    )
+
+
+def test_requests_of_several_names_have_no_common_headline() -> None:
+    chat = [answered(50, 60, sent_at=10.0 + i) for i in range(6)]
+    rag = [answered(900, 910, sent_at=10.0 + i, name="rag") for i in range(3)]
+    found = of(a_run(), [*chat, *rag])
+    assert "p95 of TTFT is 50 ms for chat, 900 ms for rag;" in found
+    assert "p50" not in found
+
+
+def of(run: Run, records: list[Record]) -> str:
+    return headline(summarise(collect(records), run), run)
