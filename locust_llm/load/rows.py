@@ -24,7 +24,10 @@ from .formats import DatasetError, located
 from .user_file import irregular
 
 MAX_ROW_BYTES: Final = 64 << 20
-"""A longer line is taken for a file without line ends, and so many blanks in a row for a file without rows."""
+"""A longer line is taken for a file without line ends."""
+MAX_BLANK_BYTES: Final = 1 << 20
+"""So many blanks beyond the bytes of the rows before them are taken for a file without rows: each blank line costs time,
+and gzip packs a million of them into a thousand bytes."""
 UNPACKED_BYTES: Final = 1 << 30
 PACKED_RATIO: Final = 500
 """gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most 1,032 times smaller."""
@@ -66,8 +69,8 @@ class RowFile:
             stream.seek(self._start)
             block = b" "
             while block and not block.strip():
-                if stream.tell() > MAX_ROW_BYTES:
-                    raise DatasetError(f"{path}, line 1, column 1: over {MAX_ROW_BYTES >> 20} MB of blanks")
+                if stream.tell() > MAX_BLANK_BYTES:
+                    raise DatasetError(f"{path}, line 1, column 1: over {MAX_BLANK_BYTES >> 20} MB of blanks")
                 block = stream.read(_BLOCK)
         if not block:
             raise DatasetError(f"{path}: the file is empty")
@@ -140,7 +143,7 @@ class RowFile:
 
     def _line_rows(self) -> Iterator[Row]:
         at, line = self._start, 1
-        last = at  # where the last row ended
+        blanks = -MAX_BLANK_BYTES  # less the bytes of rows
         with _open(self.path) as stream:
             stream.seek(at)
             while data := stream.readline(MAX_ROW_BYTES + 1):
@@ -154,11 +157,14 @@ class RowFile:
                     raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
                 if not data.isspace():
                     yield Row(at, line, data.rstrip(b"\r\n"))
-                    last = at + len(data)
-                elif at - last > MAX_ROW_BYTES:
-                    raise DatasetError(
-                        f"{self.path}, line {line}, column 1: over {MAX_ROW_BYTES >> 20} MB of blank lines"
-                    )
+                    blanks -= len(data)
+                else:
+                    blanks += len(data)
+                    if blanks > 0:
+                        raise DatasetError(
+                            f"{self.path}, line {line}, column 1: more blank lines than rows, over "
+                            f"{MAX_BLANK_BYTES >> 20} MB of them"
+                        )
                 at += len(data)
                 line += data.count(b"\n")
 

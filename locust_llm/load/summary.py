@@ -1,5 +1,6 @@
 """Summary: what a dataset holds, from a look through it before any load."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -79,6 +80,10 @@ def _check_schema(path: str, turn: Turn) -> None:
         raise DatasetError(f"{path}, line {turn.row}, {wrong.field}: {wrong}") from None
 
 
+_latest: dict[tuple[object, ...], Summary] = {}
+"""The last one by what it is of: a run looks again at its begin."""
+
+
 def check(
     path: str,
     *,
@@ -89,6 +94,38 @@ def check(
 ) -> Summary:
     """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
     with sessions also for its index, which is made of all of it. Raises DatasetError."""
+    key = _key(path, kind, columns, timed, skip_broken)
+    if key in _latest:
+        return _latest[key]
+    summary = _look(path, kind, columns, timed, skip_broken)
+    _keep(key, summary)
+    return summary
+
+
+def remember(
+    summary: Summary, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
+) -> None:
+    """What another process has found: ``check`` with these arguments takes it from here, unless the file changes."""
+    _keep(_key(summary.path, kind, columns, timed, skip_broken), summary)
+
+
+def _keep(key: tuple[object, ...], summary: Summary) -> None:
+    _latest.clear()
+    _latest[key] = summary
+
+
+def _key(
+    path: str, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
+) -> tuple[object, ...]:
+    try:
+        file = os.stat(path)
+    except OSError:
+        return (path,)  # the look reports it
+    asked = kind, tuple((columns or {}).items()), timed, skip_broken
+    return path, file.st_ino, file.st_size, file.st_mtime_ns, *asked
+
+
+def _look(path: str, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool) -> Summary:
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
     sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
     longest = 0, 0

@@ -19,9 +19,11 @@ from locust_llm.run.address import base_url
 from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused, refuse
+from locust_llm.run.options import settings_of
 from locust_llm.run.preflight import headers_of, ready
 from locust_llm.run.secrets import secret_names
 
+from .dataset_look import look_at_dataset
 from .datasets import Datasets
 from .form import DATASET_FIELD, LIMIT_FIELD, changed, edited, filled, for_locust, settings_asked
 from .view import View
@@ -93,6 +95,7 @@ class Swarm:
             options = filled(self._options, form)
             if DATASET_FIELD in form:
                 options.input_file = self._datasets.path(form[DATASET_FIELD])
+            self._look_at_dataset(options)
             settings = settings_asked(options, runner)
             headers = headers_of(options)
             self.keep_key(settings.host)
@@ -102,6 +105,13 @@ class Swarm:
         self._on_asked(settings, found)
         vars(self._options).update(vars(options))
         return self._pass_on(for_locust(self._whitelist.for_locust(form), settings), settings.users)
+
+    def _look_at_dataset(self, options: Namespace) -> None:
+        try:
+            settings = settings_of(options)
+        except (ValueError, OSError):
+            return  # the check reports it
+        look_at_dataset(settings, limited=options.input_file != self._datasets.given)
 
     def _edit(self, runner: Any, control: Control, asked: MultiDict[str, str]) -> Any:
         """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the

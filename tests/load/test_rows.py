@@ -116,7 +116,11 @@ def test_no_file_and_no_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 BOMBS: Final = {
     "one row": (b'{"prompt": "', b"x", "line 1, column 1: a row of over 1 MB"),
     "no row": (b"", b" ", "line 1, column 1: over 1 MB of blanks"),
-    "blank lines": (b'{"prompt": "a"}\n', b" " * 999 + b"\n", "column 1: over 1 MB of blank lines"),
+    "blank lines": (
+        b'{"prompt": "a"}\n',
+        b" " * 999 + b"\n",
+        "column 1: more blank lines than rows, over 1 MB of them",
+    ),
     "a list": (b'[{"prompt": "', b"x", ": unpacks to over 4 MB, 50 times its size"),
 }
 

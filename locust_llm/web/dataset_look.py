@@ -1,0 +1,51 @@
+"""The look through the dataset of a form, in a process of its own: the page goes on, and what takes too long is ended."""
+
+import sys
+from typing import Final
+
+import gevent.subprocess
+import msgspec
+
+from locust_llm.core.settings import Settings
+from locust_llm.load import summary
+from locust_llm.load.access_log import columns_of
+from locust_llm.load.look_apart import Answer, Question
+from locust_llm.run.flags import refuse
+
+MAX_CPU_S: Final = 5
+"""For what a visitor of the page chose."""
+MAX_WALL_S: Final = 60.0
+"""A busy machine gives it a part of its time."""
+CHILD: Final = (sys.executable, "-m", "locust_llm.load.look_apart")
+
+
+def look_at_dataset(s: Settings, *, limited: bool) -> None:
+    """So that the check of the settings need not read the file. ``limited``: the operator did not choose it. Raises Refused,
+    and ValueError of one sentence."""
+    if not s.input_file:
+        return
+    columns = columns_of(s.dataset_columns) if s.dataset_columns else None
+    question = Question(
+        s.input_file,
+        s.custom_dataset_type,
+        columns,
+        s.fixed_schedule,
+        s.skip_broken_rows,
+        MAX_CPU_S if limited else None,
+    )
+    pipe = gevent.subprocess.PIPE
+    child = gevent.subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, stderr=gevent.subprocess.DEVNULL)
+    try:
+        output, _ = child.communicate(msgspec.json.encode(question), timeout=MAX_WALL_S if limited else None)
+    except gevent.subprocess.TimeoutExpired:
+        output = b""
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+    if not output:
+        refuse(f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only")
+    answer = msgspec.json.decode(output, type=Answer)
+    if answer.summary is None:
+        raise ValueError(answer.wrong)
+    summary.remember(answer.summary, question.kind, question.columns, question.timed, question.skip_broken)
