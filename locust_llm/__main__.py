@@ -60,6 +60,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
         say(f"{versions()}\n")
         return ExitStatus.OK
+    if words and words[0] in REMOVED:
+        return _refused(REMOVED[words[0]])
     if command is None:
         asked = not words or words[0] in ("-h", "--help", "help")
         if asked:
@@ -294,17 +296,9 @@ def canary(words: list[str]) -> int:
     return module.command(words)
 
 
-def manifest(words: list[str]) -> int:
-    """A run as a manifest for Kubernetes."""
-    import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
-    from locust_llm.run.deploy import command as module  # isort: skip
-
-    return module.command(words)
-
-
 def upload(words: list[str]) -> int:
     """The folder of a run to a store."""
-    from locust_llm.run.deploy import upload as module
+    from locust_llm.run import upload as module
 
     return module.command(words)
 
@@ -356,9 +350,12 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "export": export,
     "comment": comment,
     "scenario": scenario,
-    "manifest": manifest,
     "upload": upload,
 }
+REMOVED: Final = {
+    "manifest": "manifest was removed: change deploy/kubernetes by the patch in docs/kubernetes.md",
+}
+"""Commands of earlier versions, and what takes their place."""
 OF_OTHERS: Final = {
     "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
     "run --sweep": ("sweep",),
@@ -398,7 +395,6 @@ usage: locust-llm COMMAND ...
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
-  manifest        write a run as a manifest: manifest kubernetes --host URL --workers 8, and any option of run
   --version       of this package, of Locust and of Python"""
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes, too_few_requests
 from locust_llm.load.numbers import cut_short
+from locust_llm.run import upload
 from locust_llm.run.arms import survey as survey_of
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control import messages as from_senders
@@ -30,7 +31,6 @@ from locust_llm.run.control.control import Control
 from locust_llm.run.control.forked_workers import attend_children
 from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up, log_note
-from locust_llm.run.deploy import upload
 from locust_llm.run.detached_end import detach_end
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse

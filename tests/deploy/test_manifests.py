@@ -1,9 +1,11 @@
-"""Manifests: against the schemas of Kubernetes and of both operators, beside the command line that they were made of."""
+"""Manifests: against the schemas of Kubernetes and of both operators; the documented patches fit to them."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,30 +13,19 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
-from support import unpatched_locust  # noqa: F401  before the rest
-
-from locust_llm.run.deploy.command import manifest
-from locust_llm.run.deploy.kubernetes import Plan, documents
-from locust_llm.run.deploy.yaml import Value, text_of
-from locust_llm.run.flags import Refused
 
 CHECKOUT: Final = Path(__file__).parents[2]
 KUBERNETES: Final = CHECKOUT / "deploy" / "kubernetes"
-LOAD: Final = ("--host", "http://my-server:8000", "-u", "400", "-t", "5m", "--slo", "ttft p95 < 500ms")
-MADE: Final = {
-    "job.yaml": (),
-    "distributed.yaml": ("--workers", "4"),
-    "locusttest-v1.yaml": ("--kind", "locusttest-v1", "--workers", "4", *LOAD),
-    "locusttest-v2.yaml": ("--kind", "locusttest-v2", "--workers", "4", *LOAD),
-}
-PARSED: Final = ["--host=http://my-server:8000", "--users=400", "--run-time=5m", "--slo=ttft p95 < 500ms"]
-KEY: Final = "sk-0123456789"
+NAMES: Final = ("job.yaml", "distributed.yaml", "locusttest-v1.yaml", "locusttest-v2.yaml")
+OPTIONS: Final = ["--host=http://my-server:8000", "--users=400", "--run-time=5m", "--slo=ttft p95 < 500ms"]
 
 
 def read(text: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return read((KUBERNETES / name).read_text())
 
 
 def strict(schema: Any) -> Any:
@@ -66,25 +57,20 @@ def pod_of(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-# -- the files of the checkout -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_the_files_are_what_the_command_writes_and_the_schemas_take(name: str) -> None:
-    text = (KUBERNETES / name).read_text()
-    assert text == manifest(MADE[name])
-    for document in read(text):
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schemas_take_the_files(name: str) -> None:
+    for document in documents(name):
         validate(document)
 
 
 @pytest.mark.parametrize("broken", [{"backofLimit": 0}, {"template": {"spec": {"containers": [{"name": 3}]}}}])
 def test_the_schemas_refuse_what_is_wrong(broken: dict[str, Any]) -> None:
-    job = read((KUBERNETES / "job.yaml").read_text())[-1]
+    job = documents("job.yaml")[-1]
     job["spec"] |= broken
     with pytest.raises(kubernetes_validate.ValidationError):
         validate(job)
     for version in ("v1", "v2"):
-        test = read((KUBERNETES / f"locusttest-{version}.yaml").read_text())[-1]
+        test = documents(f"locusttest-{version}.yaml")[-1]
         test["spec"]["worker"]["replica"] = 4
         with pytest.raises(jsonschema.ValidationError):
             validate(test)
@@ -111,24 +97,21 @@ def test_a_kustomization_and_its_overlay_are_built() -> None:
     assert {"name": "LOCUST_EXPECT_WORKERS", "value": "8"} in master["env"]
 
 
-# -- of a command line -------------------------------------------------------------------------------------------------
-
-
-def test_options_become_args_and_pods_are_restricted() -> None:
-    *_, service, master, worker = read(manifest(["--workers", "8", *LOAD, "-s1m", "--name", "nightly"]))
+def test_pods_are_restricted_and_workers_find_their_master() -> None:
+    *_, service, master, worker = documents("distributed.yaml")
     assert service["spec"]["selector"].items() <= master["spec"]["template"]["metadata"]["labels"].items()
-    (one,) = pod_of(master)["containers"]
-    assert one["args"] == ["run", "--headless", "--master", *PARSED, "--stop-timeout=1m"]
-    assert {"name": "LOCUST_EXPECT_WORKERS", "value": "8"} in one["env"]
-    (other,) = pod_of(worker)["containers"]
+    (one,), (other,) = pod_of(master)["containers"], pod_of(worker)["containers"]
+    assert one["args"] == ["run", "--headless", "--master"]
+    assert {"name": "LOCUST_EXPECT_WORKERS", "value": "4"} in one["env"]
+    assert {"secretRef": {"name": "locust-llm-key", "optional": True}} in one["envFrom"]
     assert other["args"] == [
         "run",
         "--worker",
         f"--master-host={service['metadata']['name']}",
         "--exit-code-on-error=0",
     ]
-    assert (worker["spec"]["parallelism"], worker["spec"]["completions"], master["spec"]["backoffLimit"]) == (8, 8, 0)
-    for pod in map(pod_of, (master, worker)):
+    assert (worker["spec"]["parallelism"], worker["spec"]["completions"], master["spec"]["backoffLimit"]) == (4, 4, 0)
+    for pod in map(pod_of, (master, worker, documents("job.yaml")[-1])):
         assert pod["terminationGracePeriodSeconds"] > 60
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -141,101 +124,49 @@ def test_options_become_args_and_pods_are_restricted() -> None:
 
 
 def test_operators_get_the_same_options() -> None:
-    (v1,) = read(manifest([*MADE["locusttest-v1.yaml"], "--extra-inputs", "a:$(HOME)"]))
+    (v1,) = documents("locusttest-v1.yaml")
     words = shlex.split(v1["spec"]["args"])  # as the operator does
-    assert words[-5:] == [*PARSED, "--extra-inputs=a:$$(HOME)"]  # which Kubernetes turns into a single $
+    assert words[-4:] == OPTIONS
     assert words[:2] == ["--autostart", "--autoquit=5"]
-    *_, v2 = read(manifest(MADE["locusttest-v2.yaml"]))
+    *_, v2 = documents("locusttest-v2.yaml")
     assert v2["spec"]["master"]["command"].split() == ["run"]
-    assert v2["spec"]["master"]["extraArgs"] == PARSED
+    assert v2["spec"]["master"]["extraArgs"] == OPTIONS
     (key,) = [one for one in v2["spec"]["env"]["variables"] if one["name"] == "OPENAI_API_KEY"]
     assert key["valueFrom"]["secretKeyRef"] == {"name": "locust-llm-key", "key": "OPENAI_API_KEY", "optional": True}
 
 
-@pytest.mark.parametrize("kind", ["job", "locusttest-v1", "locusttest-v2"])
-def test_files_travel_in_a_config_map(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from locust_llm import LLMUser\n\n\nclass Mine(LLMUser):\n    pass\n")
-    (tmp_path / "slo.txt").write_text("ttft p95 < 500ms\n")
-    words = [
-        "-f",
-        str(tmp_path / "mine.py"),
-        "--slo-file",
-        str(tmp_path / "slo.txt"),
-        "--tokenizer",
-        "/models/tokenizer.json",
-    ]
-    text = manifest(["--kind", kind, "--workers", "2", *words])
-    config, *rest = read(text)
-    assert config["data"] == {path.name: path.read_text() for path in tmp_path.iterdir()}
-    for document in (config, *rest):
-        validate(document)
-    folder = "/home/locust" if kind == "locusttest-v1" else "/files"
-    assert text.count(f"--locustfile={folder}/mine.py") == (1 if kind == "locusttest-v1" else 2)  # master and worker
-    assert f"--slo-file={folder}/slo.txt" in text
-    assert "--tokenizer=/models/tokenizer.json" in text
+# -- the documented patch ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_uploaded_needs_no_volume_and_metrics_are_scraped() -> None:
-    (job,) = documents(Plan(uploads=True, metrics_port=9646))
-    validate(job)
-    assert {"name": "reports", "emptyDir": {}} in pod_of(job)["volumes"]
-    assert job["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == "9646"
+def patched(document: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
+    """By JSON Patch (RFC 6902), as far as it appends to lists."""
+    document = deepcopy(document)
+    for step in patch:
+        *path, last = step["path"].strip("/").split("/")
+        assert (step["op"], last) == ("add", "-")
+        place: Any = document
+        for key in path:
+            place = place[int(key) if isinstance(place, list) else key]
+        place.append(step["value"])
+    return document
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (
-            ["--header", f"Authorization: Bearer {KEY}"],
-            "--header may hold a key, and no manifest does: put it into the Secret",
-        ),
-        ([f"--tenant-header=gold:x-key={KEY}"], "--tenant-header may hold a key"),
-        (["--candidate-set", f"header:x-key={KEY}"], "--candidate-set may hold a key"),
-        (["--host", f"https://me:{KEY}@server"], "--host holds a secret"),
-        (["--api-key", KEY], "there is no --api-key: it is --api-key-file"),
-        (["--workers", "2", "--processes", "4"], "--processes: a manifest decides that itself"),
-        (["--request-rate", "many"], "--request-rate takes a number, got 'many'"),
-        (["--endpoint-type"], "--endpoint-type takes a value"),
-        (["--kind", "locusttest-v2"], "--kind locusttest-v2 takes --workers N, at least 1"),
-        (["--name", "Load_Test"], "--name 'Load_Test': small letters"),
-        (["--input-file", "nowhere.jsonl"], "--input-file nowhere.jsonl: there is no such file here"),
-        (["--tokenizer", "."], "--tokenizer . is a folder"),
-    ],
-)
-def test_what_no_manifest_can_hold_is_refused(words: list[str], why: str) -> None:
-    with pytest.raises(Refused) as refused:
-        manifest(words)
-    assert str(refused.value).startswith(why)
-    assert KEY not in str(refused.value)
-
-
-def test_a_key_file_becomes_the_secret_and_no_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "LOCUST_LLM_HEADERS", "LOCUST_HOST", "LOCUST_LLM_MODEL"):
-        monkeypatch.setenv(name, KEY)
-    text = manifest(["--api-key-file", "my key.txt", "--candidate-set", "model=other"])
-    assert "\n# A key: kubectl create secret generic locust-llm-key --from-file=OPENAI_API_KEY='my key.txt'\n" in text
-    assert KEY not in text
-    (container,) = pod_of(read(text)[-1])["containers"]
-    assert {"secretRef": {"name": "locust-llm-key", "optional": True}} in container["envFrom"]
-    assert container["args"] == ["run", "--headless", "--candidate-set=model=other"]
-
-
-# -- YAML --------------------------------------------------------------------------------------------------------------
-
-TEXTS: Final = st.one_of(
-    st.text(),
-    st.text(alphabet="ab \n:#-'\"\t|>"),
-    st.sampled_from(
-        ["no", "Yes", "null", "~", "1e3", "0x1f", "12:30", "2026-11-22", "=", "<<", "---", "a: b", "a:", "- a"]
-    ),
-)
-VALUES: Final = st.recursive(
-    st.one_of(TEXTS, st.integers(), st.booleans(), st.none()),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
-    max_leaves=20,
-)
-
-
-@given(st.lists(VALUES, min_size=1, max_size=3))
-def test_what_is_written_is_what_another_reader_reads(values: list[Value]) -> None:
-    assert read(text_of(values)) == values
+def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> None:
+    text = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    overlay = yaml.safe_load(block)
+    jobs = {one["metadata"]["name"]: one for one in documents("distributed.yaml") if one["kind"] == "Job"}
+    for patch in overlay["patches"]:
+        wanted = patch["target"].get("name")
+        for name in jobs:
+            if wanted in (name, None):
+                jobs[name] = patched(jobs[name], yaml.safe_load(patch["patch"]))
+    (generated,) = overlay["configMapGenerator"]
+    for job in jobs.values():
+        validate(job)
+        assert {"name": "files", "configMap": {"name": generated["name"]}} in pod_of(job)["volumes"]
+        (container,) = pod_of(job)["containers"]
+        assert container["args"][-1] == "--locustfile=/files/locustfile.py"
+    (master,) = pod_of(jobs["locust-llm-master"])["containers"]
+    assert master["args"][3:6] == ["--users=40", "--slo=ttft p95 < 500ms", "--input-file=/files/prompts.jsonl"]
+    assert (KUBERNETES.parent / "overlay" / overlay["resources"][0]).is_dir()

@@ -20,7 +20,6 @@ from locust_llm.__main__ import COMMANDS, DEMO, main, simulator, with_host
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.validation import mistakes
 from locust_llm.run import options as options_module
-from locust_llm.run.deploy.command import manifest
 from locust_llm.run.options import add_options, settings_of
 from locust_llm.slo import grammar as slo
 
@@ -130,8 +129,6 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
         assert list(mistakes(settings_of(options))) == []
         given = (options.locustfile or "").split(",")
         assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []
-    elif words[0] == "manifest":
-        assert manifest(words[2:])
     else:
         assert program == "locust-llm"
         assert words[0] in COMMANDS
@@ -199,7 +196,6 @@ def known_options() -> set[str]:
         "check.py",
         "selftest.py",
         "run/canary/command.py",
-        "run/deploy/command.py",
         "report/commands.py",
         "report/ci/comment.py",
         "results/history/choice.py",

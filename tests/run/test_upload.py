@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.deploy.upload import copy, refusal, uploaded
+from locust_llm.run.upload import copy, refusal, uploaded
 
 FILES: Final = {"run.json": b"{}", "report.html": b"<p>\xff", "stages/1/run.json": b"[]", "empty": b""}
 
