@@ -184,7 +184,7 @@ def pareto(words: list[str]) -> int:
 
 
 def comment(words: list[str]) -> int:
-    """What a run came to as a comment on a pull request."""
+    """What a run came to, as the text of a comment on a pull request."""
     from locust_llm.report.ci import comment as module
 
     return module.command(words)
@@ -392,7 +392,7 @@ usage: locust-llm COMMAND ...
   plan TWIN       the fewest replicas that hold an SLO with one lost, and what they cost, by a twin: plan --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
   export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
-  comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
+  comment DIR     what a run came to as Markdown, for a comment on a pull request: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
   --version       of this package, of Locust and of Python"""

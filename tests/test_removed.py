@@ -13,6 +13,7 @@ from locust_llm.exit_status import ExitStatus
     ("words", "instead"),
     [
         (["manifest", "kubernetes", "--host", "http://h:1", "--workers", "8"], "docs/kubernetes.md"),
+        (["comment", "reports/x", "--post", "--name", "a"], "gh or glab"),
     ],
 )
 def test_what_was_removed_names_what_takes_its_place(

@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,7 +20,6 @@ from support.runs import free_port
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.report.ci.comment import mark
-from locust_llm.report.ci.post import BOT, NotPosted, place_of, post
 
 CHECKOUT: Final = Path(__file__).parents[2]
 CI: Final = CHECKOUT / "deploy" / "ci"
@@ -83,13 +80,13 @@ class Done(NamedTuple):
 class Job:
     """Takes the steps of the action as GitHub's runner does, but those that use another action."""
 
-    def __init__(self, root: Path, temp: Path, path: str, event: dict[str, Any], api: str, **inputs: str) -> None:
+    def __init__(self, root: Path, temp: Path, path: str, event: dict[str, Any], **inputs: str) -> None:
         self.given = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | inputs
         self.event, self.root, self.temp, self.path = event, root, temp, path
         self.workspace, self.action = root / "workspace", root / "checkout" / "deploy" / "ci"
         self.workspace.mkdir(parents=True)
         (root / "event.json").write_text(json.dumps(event))
-        self.api, self.outputs, self.done = api, dict[str, str](), dict[str, Done]()
+        self.outputs, self.done = dict[str, str](), dict[str, Done]()
 
     @property
     def failed(self) -> bool:
@@ -137,7 +134,7 @@ class Job:
         (script := self.root / "script.sh").write_text(step["run"])
         env = {
             "PATH": self.path, "HOME": str(self.root), "RUNNER_TEMP": str(self.temp), "GITHUB_ACTIONS": "true",
-            "GITHUB_WORKSPACE": str(self.workspace), "GITHUB_ACTION_PATH": str(self.action), "GITHUB_API_URL": self.api,
+            "GITHUB_WORKSPACE": str(self.workspace), "GITHUB_ACTION_PATH": str(self.action),
             "GITHUB_REPOSITORY": "us/it", "GITHUB_EVENT_PATH": str(self.root / "event.json"), "PIP_NO_DEPS": "1",
             **{name: os.environ[name] for name in os.environ if name.startswith("PIP_")},
             **{f"GITHUB_{name}": str(file) for name, file in files.items()},
@@ -178,7 +175,7 @@ def test_options_are_words_and_never_commands(tmp_path: Path) -> None:
     evil = '$(touch evil) `touch evil` "; touch evil #"'
     (temp := tmp_path / "temp").mkdir()
     given = {"host": "x; touch evil", "args": f"-u 3\n--slo 'a b' {evil}", "slo": evil, "name": evil}
-    job = Job(tmp_path / "job", temp, f"{bin_}:{os.environ['PATH']}", {}, "", **given)
+    job = Job(tmp_path / "job", temp, f"{bin_}:{os.environ['PATH']}", {}, **given)
     job.take("Run", "Comment", "Verdict")
     words = job.done["Run"].said.splitlines()
     assert words[1:6] == ["run", "--headless", "--host", "x; touch evil", "--wait-for-model-timeout"]
@@ -191,7 +188,7 @@ def test_options_are_words_and_never_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api") -> None:
+def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
     """A run that passes, then on a pull request one that fails, with a server of its own, against the first as its base."""
     checkout, temp = tmp_path / "pass" / "checkout", tmp_path / "temp"
     temp.mkdir()
@@ -206,7 +203,7 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api
         "server": f"locust-llm simulate --port {port} --ttft-ms 20 --itl-ms 2",
         "args": SHORT,
     }
-    passed = Job(tmp_path / "pass", temp, path, {}, "", **host, slo="error_rate < 20%")
+    passed = Job(tmp_path / "pass", temp, path, {}, **host, slo="error_rate < 20%")
     passed.take("Install locust-llm")
     assert not passed.failed, passed.done
     (site,) = (temp / "locust-llm").glob("lib/*/site-packages")
@@ -225,13 +222,12 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api
     )
     assert "SLO PASS" in passed.summary()
 
-    event = {"pull_request": {"number": 7}}
+    event, comments = {"pull_request": {"number": 7}}, Comments(tmp_path / "gh")
     failed = Job(
         tmp_path / "fail",
         temp,
-        passed.path,
+        f"{comments.path}:{passed.path}",
         event,
-        api.url,
         **host,
         base=str(report),
         slo="ttft p50 < 1ms\nerror_rate > 80%",
@@ -249,134 +245,132 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api
         "observed 0%25 (95%25 interval 0%25 to "
     )
     assert "listening on" in failed.done["Stop the server"].said
-    (comment,) = api.comments
+    (comment,) = comments.all()
     assert comment["body"].startswith(mark("load-test"))
     for part in ("SLO FAIL", "error\\_rate \\>", "| TTFT p50 (ms)", "base", "this run"):
         assert part in comment["body"]
 
 
 def test_the_job_of_gitlab(tmp_path: Path) -> None:
-    """Its lines, with a locust-llm that says what it was told: options by variables, a comment of a merge request only."""
-    job = yaml.safe_load((CI / "gitlab.yml").read_text())[".locust-llm"]
+    """Its lines, with programs that say what they were told: options by variables, a comment of a merge request only."""
+    job, note = (
+        yaml.safe_load((CI / "gitlab.yml").read_text())[name] for name in (".locust-llm", ".locust-llm-comment")
+    )
     (bin_ := tmp_path / "bin").mkdir()
-    (bin_ / "locust-llm").write_text('#!/bin/bash\nprintf "<%s>" "$@"\n')
-    (bin_ / "locust-llm").chmod(0o755)
+    (report := tmp_path / "report").mkdir()
+    for program in ("locust-llm", "glab"):
+        (bin_ / program).write_text('#!/bin/bash\nprintf "<%s>" "$@"\n')
+        (bin_ / program).chmod(0o755)
 
-    def said(part: str, **env: str) -> str:
+    def said(part: str, job: dict[str, Any] = job, **env: str) -> str:
         lines = [line for line in job[part] if not line.startswith("PATH=")]
         known = {
             "PATH": f"{bin_}:{os.environ['PATH']}",
             "CI_PROJECT_DIR": "/p",
             "CI_JOB_NAME": "a b",
-            "LOCUST_LLM_REPORT_DIR": "/p/r",
+            "LOCUST_LLM_REPORT_DIR": str(report),
+            "CI_MERGE_REQUEST_IID": "3",
+            "CI_PROJECT_URL": "https://git/us/it",
         }
         bash = ["bash", "-eo", "pipefail", "-c", "\n".join(lines)]
-        return subprocess.run(bash, env=known | env, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run(bash, env=known | env, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     assert said("script") == "<run><--headless>"
     assert said("after_script") == ""
-    merge = {"CI_MERGE_REQUEST_IID": "3", "GITLAB_TOKEN": "t"}
-    assert said("after_script", **merge) == "<comment></p/r><--post><--name><a b>"
-    assert said("after_script", **merge, LOCUST_LLM_BASE="x y").endswith("<--base><x y>")
+    assert (report / "comment.md").read_text() == f"<comment><{report}><--name><a b>"
+    assert said("after_script", LOCUST_LLM_BASE="x y") == ""
+    text = (report / "comment.md").read_text()
+    assert text.endswith("<--base><x y>")
+    assert said("script", note) == f"<mr><note><3><--repo><https://git/us/it><--message><{text}>"
+    assert note["rules"][0]["if"] == "$CI_MERGE_REQUEST_IID && $GITLAB_TOKEN"
     assert job["allow_failure"]["exit_codes"] == [ExitStatus.INCONCLUSIVE]
 
 
-# -- the API -----------------------------------------------------------------------------------------------------------
+# -- comments ----------------------------------------------------------------------------------------------------------
+
+GH: Final = f"""#!{sys.executable}
+import json, os, sys
+from pathlib import Path
+
+home = Path({{home!r}})
+comments = json.loads((home / "comments.json").read_text())
+words = sys.argv[1:]
+(home / "asked").open("a").write(" ".join(words) + " by " + os.environ["GH_TOKEN"] + chr(10))
+assert words.pop(0) == "api"
+if words[0] == "user":
+    print("a refusal in JSON" if not {{me!r}} else {{me!r}})
+    sys.exit(not {{me!r}})
+if (home / "refuses").exists():
+    sys.exit("HTTP 403")
+if "--jq" in words:
+    ours = [one for one in comments if one["by"] == os.environ["AUTHOR"]]
+    print(*[one["id"] for one in ours if one["body"].startswith(os.environ["MARK"])], sep=chr(10))
+    sys.exit()
+name, file = words[words.index("--field") + 1].split("=@")
+body = Path(file).read_text()
+if "PATCH" in words:
+    (one,) = [one for one in comments if words[2].endswith("/comments/" + str(one["id"]))]
+    one[name] = body
+else:
+    comments.append({{{{"id": len(comments) + 1, "by": {{me!r}} or "github-actions[bot]", name: body}}}})
+(home / "comments.json").write_text(json.dumps(comments))
+"""
+"""A stub of GitHub's program: it does what the action's filter asks for."""
 
 
-class Api:
-    """Comments as GitHub and GitLab keep them: in pages, each with its author; ``refuse``: the status of each change."""
+class Comments:
+    """Those of a pull request, as ``gh`` finds and changes them."""
 
-    def __init__(self, url: str) -> None:
-        self.url, self.comments, self.asked, self.refuse, self.me = url, list[dict[str, Any]](), list[str](), 0, ""
+    def __init__(self, home: Path, me: str = "") -> None:
+        (home / "bin").mkdir(parents=True)
+        self.home, self.path = home, str(home / "bin")
+        (home / "bin" / "gh").write_text(GH.format(home=str(home), me=me))
+        (home / "bin" / "gh").chmod(0o755)
+        self.keep([])
 
-    def answer(self, method: str, path: str, token: str | None, body: dict[str, str]) -> tuple[int, Any]:
-        self.asked.append(f"{method} {path} {token}")
-        where, _, query = path.partition("?")
-        if where == "/user":  # a workflow's own token may not ask
-            return (200, {"login": self.me, "username": self.me}) if self.me else (403, {})
-        if method == "GET":
-            page = int(re.findall(r"[?&]page=(\d+)", f"?{query}")[0])
-            return 200, self.comments[(page - 1) * 100 : page * 100]
-        if self.refuse:
-            return self.refuse, {}
-        me = self.me or BOT
-        if method == "POST":
-            made = {"id": len(self.comments) + 1, "user": {"login": me}, "author": {"username": me}, **body}
-            self.comments.append(made)
-            return 201, made | {"html_url": "https://here"}
-        one = self.comments[int(where.rpartition("/")[2]) - 1]
-        one.update(body)
-        return 200, one
+    def keep(self, comments: list[dict[str, Any]]) -> None:
+        (self.home / "comments.json").write_text(json.dumps(comments))
+
+    def all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.home / "comments.json").read_text())
+        return found
+
+    def asked(self) -> list[str]:
+        return (self.home / "asked").read_text().splitlines()
 
 
-@pytest.fixture
-def api() -> Iterator[Api]:
-    class Answers(BaseHTTPRequestHandler):
-        def do(self) -> None:
-            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            token = self.headers.get("Authorization") or self.headers.get("PRIVATE-TOKEN")
-            status, said = made.answer(self.command, self.path, token, json.loads(data or b"{}"))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(said).encode())
-
-        do_GET = do_POST = do_PATCH = do_PUT = do  # noqa: N815
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        made = Api(f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield made
-        server.shutdown()
+def commented(tmp_path: Path, comments: Comments, name: str, said: str) -> Done:
+    """The step of the action, with a locust-llm that prints ``said`` below the mark of ``name``."""
+    script = comments.home / "bin" / "locust-llm"
+    script.write_text(f'#!/bin/bash\n[ "$1" = comment ] && printf "%s\\n" "{mark(name)}" "{said}"\n')
+    script.chmod(0o755)
+    path = f"{comments.path}:{os.environ['PATH']}"
+    root = tmp_path / f"{name}-{said}"
+    job = Job(root, comments.home, path, {"pull_request": {"number": 7}}, host="h", name=name, token="t")
+    job.outputs["run.report-path"] = str(tmp_path)
+    job.take("Comment")
+    return job.done["Comment"]
 
 
-def environ(api: Api, folder: Path, kind: str = "github", **more: str) -> dict[str, str]:
-    if kind == "gitlab":
-        return {"CI_API_V4_URL": api.url, "CI_PROJECT_ID": "5", "CI_MERGE_REQUEST_IID": "7", "GITLAB_TOKEN": "t"} | more
-    (event := folder / "event").write_text('{"pull_request": {"number": 7}}')
-    known = {
-        "GITHUB_API_URL": api.url,
-        "GITHUB_REPOSITORY": "us/it",
-        "GITHUB_EVENT_PATH": str(event),
-        "GITHUB_TOKEN": "t",
-    }
-    return known | more
-
-
-@pytest.mark.parametrize("kind", ["github", "gitlab"])
 @pytest.mark.parametrize("me", ["", "build"])
-def test_a_comment_stays_one(kind: str, me: str, api: Api, tmp_path: Path) -> None:
-    """Also behind a hundred others, and beside those of others that begin alike."""
-    if kind == "gitlab" and not me:
-        me = "somebody"
-    api.me = me
-    place, first = place_of(environ(api, tmp_path, kind)), mark("a")
-    api.comments += [
-        {"id": n, "user": {"login": "x"}, "author": {"username": "x"}, "body": f"{first} spoofed"}
-        for n in range(1, 121)
-    ]
-    assert post(place, first, f"{first} one").startswith("posted: ")
-    assert post(place, mark("b"), f"{mark('b')} other").startswith("posted: ")
-    assert post(place, first, f"{first} two").startswith("replaced: ")
-    assert [one["body"] for one in api.comments[120:]] == [f"{first} two", f"{mark('b')} other"]
-    issues = "/projects/5/merge_requests/7/notes" if kind == "gitlab" else "/repos/us/it/issues/7/comments"
-    one = f"PUT {issues}/121 t" if kind == "gitlab" else "PATCH /repos/us/it/issues/comments/121 Bearer t"
-    assert api.asked[-1] == one
-    assert any(asked.startswith(f"GET {issues}?per_page=100&page=2 ") for asked in api.asked)
+def test_a_comment_stays_one(me: str, tmp_path: Path) -> None:
+    """Also behind others, and beside those of others that begin alike."""
+    comments = Comments(tmp_path / "gh", me)
+    spoofed = [{"id": n, "by": "somebody", "body": f"{mark('a')} spoofed"} for n in (1, 2, 3)]
+    comments.keep(spoofed)
+    for name, said in (("a", "one"), ("b", "other"), ("a", "two")):
+        assert commented(tmp_path, comments, name, said).said == ""
+    assert comments.all()[:3] == spoofed
+    assert [one["body"] for one in comments.all()[3:]] == [f"{mark('a')}\ntwo\n", f"{mark('b')}\nother\n"]
+    assert comments.asked()[-1].startswith("api --method PATCH repos/us/it/issues/comments/4 ")
+    assert all(line.endswith(" by t") for line in comments.asked())
 
 
-def test_why_a_comment_was_not_posted(api: Api, tmp_path: Path) -> None:
-    api.refuse = 403
-    with pytest.raises(NotPosted, match=r"POST http\S+: HTTP 403; may the token write"):
-        post(place_of(environ(api, tmp_path)), mark(""), "x")
-    with pytest.raises(NotPosted, match="refused"):
-        post(place_of(environ(api, tmp_path, GITHUB_API_URL="http://127.0.0.1:1")), mark(""), "x")
-    for kind, missing in (("github", "GITHUB_TOKEN"), ("gitlab", "GITLAB_TOKEN"), ("gitlab", "CI_MERGE_REQUEST_IID")):
-        with pytest.raises(ValueError, match=missing):
-            place_of(environ(api, tmp_path, kind, **{missing: ""}))
-    (tmp_path / "push").write_text('{"ref": "refs/heads/main"}')
-    with pytest.raises(ValueError, match="no pull request"):
-        place_of(environ(api, tmp_path, GITHUB_EVENT_PATH=str(tmp_path / "push")))
+def test_a_token_that_may_not_write_is_a_warning(tmp_path: Path) -> None:
+    comments = Comments(tmp_path / "gh")
+    (tmp_path / "gh" / "refuses").touch()
+    done = commented(tmp_path, comments, "a", "one")
+    assert done.status == 0
+    reason, warning = done.said.splitlines()
+    assert reason == "HTTP 403"
+    assert warning.startswith("::warning title=locust-llm::The pull request has no comment;")

@@ -1,7 +1,9 @@
-"""A comment on a pull request: what a run came to, its rules, and its figures against a base; ``locust-llm comment``."""
+"""A comment on a pull request, as text: what a run came to, its rules, and its figures against a base.
+
+``locust-llm comment`` prints it. The CI's own program posts it: deploy/ci has how.
+"""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,12 +23,11 @@ from locust_llm.report.document.paired import side_by_side
 from locust_llm.report.document.sweep import curves
 from locust_llm.report.text import markdown_block
 
-from .post import NotPosted, place_of, post
-
 MAX_CHARACTERS: Final = 60_000
 """GitHub takes 65,536."""
 NAMES: Final = ("base", "this run")
 REST: Final = "The rest is in the report."
+NO_POST: Final = "comment --post was removed: print the comment, and let gh or glab post it, as docs/ci.md has it"
 
 
 def body(summary: Summary, run: Run, base: Path | None, folder: Path, name: str = "") -> str:
@@ -69,7 +70,8 @@ def _against(base: Path, folder: Path) -> Iterator[str]:
     try:
         (pair,) = comparison.compared([base, folder]).runs
     except (OSError, ValueError) as error:  # the first run of a branch has none yet
-        yield from _written([Text(f"There is no base to compare with: {build.reason(error)}.")])
+        why = getattr(error, "strerror", None) or error
+        yield from _written([Text(f"There is no base to compare with: {why}.")])
         return
     blocks = [*comparison.against(pair, NAMES), Text(comparison.NOTES[0])]
     notes = [] if pair.axis else [block for block in blocks if isinstance(block, Text) and not block.loud]
@@ -82,32 +84,27 @@ def command(words: list[str]) -> int:
     """``locust-llm comment DIR``; the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm comment",
-        description="Print what a run came to as Markdown, or post it on the pull request (GitHub) or merge request "
-        "(GitLab) that this job is of; a second one takes the place of the first.",
+        description="Print what a run came to as Markdown, for a comment on a pull request or merge request. It begins with "
+        "a mark by which the next run finds it.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "--base", type=Path, metavar="DIR", help="folder of the run to compare with; there may be none yet"
     )
     parser.add_argument("--name", default="", help="of this load test, where a pull request has comments of several")
-    parser.add_argument(
-        "--post", action="store_true", help="post it, with the token in GITHUB_TOKEN, of GitLab in GITLAB_TOKEN"
-    )
+    if "--post" in words:
+        return _refused(NO_POST)
     given = parser.parse_args(words)
+    if not (given.folder / RECORDS).is_file():
+        return _refused(f"{given.folder} holds no run: it has no {RECORDS}")
     try:
-        place = place_of(os.environ) if given.post else None
-        if not (given.folder / RECORDS).is_file():
-            raise ValueError(f"{given.folder} holds no run: it has no {RECORDS}")
-    except (OSError, ValueError) as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
-    try:
-        text = body(*build.remake(given.folder), given.base, given.folder, given.name)
-        say(text if place is None else f"{post(place, mark(given.name), text)}\n")
-    except NotPosted as error:
-        print(f"locust-llm: error: the comment was not posted: {error}", file=sys.stderr)
-        return ExitStatus.INCOMPLETE
+        say(body(*build.remake(given.folder), given.base, given.folder, given.name))
     except Exception as error:
         print(f"locust-llm: error: {given.folder}: {build.reason(error)}", file=sys.stderr)
         return ExitStatus.INCOMPLETE
     return ExitStatus.OK
+
+
+def _refused(why: str) -> int:
+    print(f"locust-llm: error: {why}", file=sys.stderr)
+    return ExitStatus.REFUSED
