@@ -31,10 +31,11 @@ from locust_llm.run.access.headers import headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources, ways
 from locust_llm.run.address import add_host, base_url, given_host, replica_urls, url_of
-from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
+from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, form_of, spoken
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
 from locust_llm.run.refusals import advice, has_key, without_page
+from locust_llm.run.request_form import REFUSED, RequestForm
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
@@ -77,8 +78,12 @@ class Checker:
         self.until = time.monotonic() + seconds
         self.line, self.gate = UserConnection(), Gate()
         self.secrets = secrets_of(headers, headers)
+        self.form = RequestForm()
+        """Of its requests, as the server takes them."""
         self.failed = self.advice = ""
         """Why the last request failed, and what to do about it."""
+        self.refused = False
+        """The server has refused it, perhaps for a field of its."""
 
     def ask(self, text: str, tokens: int, **more: Any) -> Asked | None:
         """None where there is no time left, or it failed: see ``failed``."""
@@ -90,7 +95,7 @@ class Checker:
         own = PROTOCOLS[s.endpoint_type]
         data = request_body(
             s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts, tokens,
-            max_tokens_field=s.max_tokens_field, **more,
+            **self.form.fields(s), **more,
         )  # fmt: skip
         prepared = self._prepared(data)
         where = target(prepared.url or "", False if s.insecure else authorities(), None)
@@ -103,9 +108,16 @@ class Checker:
         )
         record = exchange(self.line, self.gate, request, 0.0)
         failure = shown(f"{record.outcome}: {without_page(record.error)}", self.secrets, most=LINE_BYTES)
-        self.failed = "" if record.outcome == OK else failure
+        self.failed, self.refused = "" if record.outcome == OK else failure, record.status in REFUSED
         self.advice = "" if record.outcome == OK else advice(record.status, failure, s, key=has_key(self.headers))
         return Asked(record, self._early_s()) if record.outcome == OK else None
+
+    def find_form(self) -> tuple[str, list[str]]:
+        """The form of requests that the server takes, from here on: (why it takes none, what the user is to know)."""
+        s = self.settings
+        verify = False if s.insecure else authorities()
+        self.form, why, notes = form_of(s, self.headers, self.model, self.until, verify=verify)
+        return why, notes
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self.headers}
@@ -174,6 +186,15 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
     prompts = Prompts(Lengths(), input_tokens=(prompt_tokens, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
+    if first is None and checker.refused:
+        failed, advised = checker.failed, checker.advice
+        why, notes = checker.find_form()
+        if why:
+            yield Finding(PROBLEM, "first answer", failed, advised or why)
+            return
+        for note in notes:
+            yield Finding(NOTE, "request form", note)
+        first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
         yield Finding(
             PROBLEM, "first answer", checker.failed, checker.advice or "a run needs this request to succeed first"

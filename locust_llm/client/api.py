@@ -19,7 +19,6 @@ _OWN: Final = {
     "max_completion_tokens": "--output-tokens-mean",
     "max_output_tokens": "--output-tokens-mean",
     "stream": "--streaming",
-    "stream_options": "--streaming",
 }
 _KEY: Final = re.compile(r"[\s,]*([^\s,:{}\[\]\"]+)\s*:\s*")
 _WORD: Final = re.compile(r"[^\s,]+")

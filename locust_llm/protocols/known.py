@@ -1,6 +1,6 @@
 """The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile adds."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from locust_llm.load.media import in_pieces
@@ -50,10 +50,12 @@ def request_pieces(
     streaming: bool = True,
     max_tokens_field: str = "max_tokens",
     per_chunk_usage: bool = False,
+    without: Collection[str] = (),
     **body: Any,
 ) -> list[bytes]:
     """The JSON of a request, in pieces that follow on each other. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins;
-    its tools may be as chat has them."""
+    its tools may be as chat has them, and None for a field of the protocol's own leaves that out. ``without``: fields that
+    are left out."""
     protocol = PROTOCOLS[kind]
     request = protocol.body(
         model,
@@ -63,4 +65,10 @@ def request_pieces(
         max_tokens_field=max_tokens_field,
         per_chunk_usage=per_chunk_usage,
     )
-    return in_pieces(request | protocol.fields(body))
+    more = protocol.fields(body)
+    own = {*request, *protocol.stream_fields, *protocol.count_fields}
+    absent = {name for name, value in more.items() if value is None and name in own}.union(without)
+    request |= more
+    if absent:
+        request = {name: value for name, value in request.items() if name not in absent}
+    return in_pieces(request)

@@ -16,6 +16,7 @@ from .access.headers import candidate_headers
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
 from .preflight import ALIKE, headers_of, ready
+from .request_form import RequestForm
 
 
 class Side(NamedTuple):
@@ -31,6 +32,8 @@ class Side(NamedTuple):
     body: Mapping[str, Any] = {}
     set_model: str | None = None
     """In place of that of the user class too."""
+    form: RequestForm = RequestForm()
+    """As the server takes requests."""
 
 
 def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
@@ -69,8 +72,8 @@ def of_candidate(s: Settings) -> Settings:
 def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, Side]:
     """By name, the base first; without arms one side without a name. ``headers``: the candidate's own. Raises ValueError."""
     if not s.compares:
-        return {"": Side("", s.host, found.model, found.length_way)}
-    base = Side(BASE, s.host, found.model, found.length_way)
+        return {"": Side("", s.host, found.model, found.length_way, form=found.form)}
+    base = Side(BASE, s.host, found.model, found.length_way, form=found.form)
     if s.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
     if (other := found.candidate) is None:
@@ -78,7 +81,9 @@ def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str
     own = s.changes
     return {
         BASE: base,
-        CANDIDATE: Side(CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model),
+        CANDIDATE: Side(
+            CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model, other.form
+        ),
     }
 
 

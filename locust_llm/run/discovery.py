@@ -24,26 +24,26 @@ from locust_llm.core.settings import Settings
 from locust_llm.load.mix import canonical
 from locust_llm.load.prompts import Lengths, sample_numbers
 from locust_llm.load.schema import MISSING, available, wanted
-from locust_llm.protocols.answer import Completion, status_message
-from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
+from locust_llm.protocols.answer import status_message
+from locust_llm.protocols.known import PROTOCOLS, headers_as
 
 from .address import url_of
 from .identity import TIMEOUT_S, identify
 from .options import extras
+from .probe_requests import QUESTION, ProbeRequests, completion_of
 from .refusals import (
     BUSY,
-    PROBE_TIMEOUT_S,
     answered,
     context_of,
     fit_to_show,
     forgets,
     has_key,
     hopeless,
-    no_completion,
     refused,
     some_of,
     too_long,
 )
+from .request_form import RequestForm
 from .tokenizer_calibration import calibrate
 
 logger = logging.getLogger("locust_llm")
@@ -88,6 +88,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """See Run."""
     simulated: bool = False
     lengths: Lengths = Lengths()
+    form: RequestForm = RequestForm()
+    """Of its requests, where this server refuses fields of theirs."""
     length_way: tuple[str, ...] = ()
     """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
     probes: tuple[Probe, ...] = ()
@@ -117,6 +119,24 @@ def spoken(
         return answered(ask, settings, model, until)
     finally:
         line.close()
+
+
+def form_of(
+    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+) -> tuple[RequestForm, str, list[str]]:
+    """The form of requests that this server takes, why it takes none, and notes. ``until``: when it ends, monotonic s."""
+    secrets, line = secrets_of(headers, headers), UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    left_s = max(0.1, until - time.monotonic())
+    probes = ProbeRequests(ask, settings, model, key=has_key(headers), timeout_s=left_s)
+    try:
+        why = probes.find_form()
+    except FetchFailed as error:
+        why = probes.unanswered(error)
+    finally:
+        line.close()
+    notes = [shown(note, secrets, most=LINE_BYTES) for note in probes.notes]
+    return probes.form, shown(why, secrets, most=LINE_BYTES), notes
 
 
 def discover(
@@ -179,8 +199,11 @@ def _survey(
         simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
     )  # fmt: skip
     if settings.probe:
-        found = _measure(ask, settings, found, key=key)
-        found = _keep_length(ask, settings, found, key=key) if settings.generates else found
+        probes = ProbeRequests(ask, settings, model, key=key)
+        if settings.generates:
+            found = _find_form(probes, found)
+        found = _measure(probes, found)
+        found = _keep_length(probes, found) if settings.generates else found
         if settings.responses_state == "server" and (why := forgets(ask, settings, model)):
             raise DiscoveryFailed(f"--responses-state server: {why}")
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
@@ -276,77 +299,65 @@ def _goes_by(name: str, model: _Model) -> bool:
     return name == model.id or name in aliases or (model.id.endswith("*") and name.startswith(model.id[:-1]))
 
 
-def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
+def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
     """The lengths of prompts in tokens, as the server counts them."""
-    count_by_chat = partial(_chat, ask, settings, found.model, key=key)
-    if not settings.generates:  # else what keeps outputs at their length shows that it answers
+    count_by_chat = partial(_count_by_chat, probes)
+    if not probes.settings.generates:  # else the first request has shown that it answers
         count_by_chat(*sample_numbers(1))
-    counted = calibrate(ask, settings, found.model, found.context, count_by_chat)
+    counted = calibrate(probes.ask, probes.settings, found.model, found.context, count_by_chat)
     return msgspec.structs.replace(
         found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
     )
 
 
-def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bool = False) -> int | None:
-    """A chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other one."""
-    own = PROTOCOLS[settings.endpoint_type]
-    body = request_body(
-        settings.endpoint_type, model, [{"role": "user", "content": text}] * own.least_texts, own.least_tokens,
-        streaming=False, max_tokens_field=settings.max_tokens_field,
-    )  # fmt: skip
+def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
+    """By a chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other."""
+    least = PROTOCOLS[probes.settings.endpoint_type].least_texts
     try:
-        answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+        answer = probes.send([{"role": "user", "content": text}] * least)
     except FetchFailed as error:
-        raise DiscoveryFailed(
-            f"a first request to {url_of(settings.host, settings.endpoint)} failed: {error}"
-        ) from error
-    _look_for_refusal(ask, settings, model, answer, key=key)
-    return (_completion(settings, answer).input_tokens or 0) // own.least_texts or None
+        raise DiscoveryFailed(probes.unanswered(error)) from error
+    if why := probes.refusal(answer):
+        raise DiscoveryFailed(why)
+    return (completion_of(probes.settings, answer).input_tokens or 0) // least or None
 
 
-def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: Answer, *, key: bool) -> None:
-    """Raises DiscoveryFailed if a request was refused that is as plain as can be."""
-    message = status_message(answer.body) if answer.status != 200 else no_completion(answer.body)
-    if answer.status != 200 or message:
-        others = answered(ask, settings, model) if answer.status in (404, 405) else []
-        why = refused(answer.status, message[: LINE_BYTES // 2], settings, key=key)
-        raise DiscoveryFailed(why + (f" It answers --endpoint-type {', '.join(others)}" if others else ""))
+def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """The first request, as the load has them: what the server refuses of it is left out or renamed. Raises
+    DiscoveryFailed."""
+    try:
+        why = probes.find_form()
+    except FetchFailed as error:
+        raise DiscoveryFailed(probes.unanswered(error)) from error
+    if why:
+        raise DiscoveryFailed(why)
+    return msgspec.structs.replace(found, form=probes.form, notes=(*found.notes, *probes.notes))
 
 
-def _completion(settings: Settings, answer: Answer) -> Completion:
-    """An empty one of what is none."""
-    completion = Completion(PROTOCOLS[settings.endpoint_type])
-    completion.whole(answer.body)
-    return completion
-
-
-def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
+def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
     """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
     went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
     DiscoveryFailed if the server refuses what a run would send."""
-    probes, extra = list(found.probes), extras(settings)
+    asked, extra, settings = list(found.probes), extras(probes.settings), probes.settings
     chosen = any(name in extra for way in WAYS for name in way)
     for way in (ways := [(), *(() if chosen else WAYS)]):
         tokens = PROTOCOLS[settings.endpoint_type].least_tokens if chosen else LENGTH_TOKENS
-        body = request_body(
-            settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], tokens, streaming=False,
-            max_tokens_field=settings.max_tokens_field, **extra | length_fields(way, LENGTH_TOKENS),
-        )  # fmt: skip
+        fields = extra | length_fields(way, LENGTH_TOKENS)
         try:
-            answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+            answer = probes.send(QUESTION, tokens, **fields)
             if not way and answer.status >= 500:  # one failure shows nothing: what if it fails again?
-                answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+                answer = probes.send(QUESTION, tokens, **fields)
         except FetchFailed as error:  # the next one would take as long
             note = f"it is not known whether outputs can be kept at their length: {error}"
-            return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
-        if not way and answer.status not in BUSY:
-            _look_for_refusal(ask, settings, found.model, answer, key=key)
-        made = (completion := _completion(settings, answer)).output_tokens
+            return msgspec.structs.replace(found, probes=tuple(asked), notes=(*found.notes, note))
+        if not way and answer.status not in BUSY and (why := probes.refusal(answer)):
+            raise DiscoveryFailed(why)
+        made = (completion := completion_of(settings, answer)).output_tokens
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
-        probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
+        asked.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
         if obeyed(answer.status, made, completion.finish_reason):
             if way:
-                return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
+                return msgspec.structs.replace(found, probes=tuple(asked), length_way=way)
             del ways[2:]
-    return msgspec.structs.replace(found, probes=tuple(probes))
+    return msgspec.structs.replace(found, probes=tuple(asked))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from locust_llm.client.api import LENGTH_PROMPT
+from locust_llm.client.api import LENGTH_PROMPT, extra_inputs
 from locust_llm.client.fetch import Answer, FetchFailed, decoded
 from locust_llm.client.requests_bridge import proxy_of
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
@@ -70,6 +70,10 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
             f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
         )
+    if status in (400, 422) and (
+        named := [name for name in _extras(s) if re.search(rf"\b{re.escape(name)}\b", message)]
+    ):
+        return f"the server refuses {' and '.join(named)}: change --extra-inputs"
     if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
@@ -84,6 +88,14 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
     if status == 500 and not key and message in ("", "Internal Server Error"):
         return "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or give --api-key-file"
     return ""
+
+
+def _extras(s: Settings) -> list[str]:
+    """Names of the fields that the user adds to each request."""
+    try:
+        return list(extra_inputs(s.extra_inputs)) if s.extra_inputs else []
+    except ValueError:  # refused elsewhere
+        return []
 
 
 def refused(status: int, message: str, s: Settings, *, key: bool) -> str:

@@ -20,11 +20,12 @@ from locust_llm.core.engine_metrics import EngineSample, diagnosis, read, summar
 from locust_llm.core.foreign_text import Secrets
 from locust_llm.core.settings import Settings
 from locust_llm.run import discovery as module
-from locust_llm.run import tokenizer_calibration
+from locust_llm.run import probe_requests, tokenizer_calibration
 from locust_llm.run.control import metrics_poller as meter_module
 from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
 from locust_llm.run.identity import template_head
+from locust_llm.run.probe_requests import ProbeRequests
 from locust_llm.run.refusals import context_of
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
@@ -38,7 +39,7 @@ CHAT = b'{"usage":{"prompt_tokens":7,"completion_tokens":48},' + CHOICES + b"}"
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MODELS_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(probe_requests, "PROBE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(tokenizer_calibration, "TOKENIZE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "EVERY_S", 0.01)
@@ -220,14 +221,15 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
         assert chosen is None or KEY not in chosen
     with suppress(DiscoveryFailed):
         counted = tokenizer_calibration._counter(ask, settings, "m")("text")
-        for tokens in (counted, module._chat(ask, settings, "m", "text")):
+        probes = ProbeRequests(ask, settings, "m", key=False)
+        for tokens in (counted, module._count_by_chat(probes, "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
         found = tokenizer_calibration.calibrate(ask, settings, "m", None, lambda text: None)
         assert found.lengths.tokens_a_word > 0
     head = template_head(ask, settings, "m")
     assert head is None or head > 0  # the same answer twice
     with suppress(DiscoveryFailed):
-        found = module._keep_length(ask, settings, Discovery(model="m"))
+        found = module._keep_length(ProbeRequests(ask, settings, "m", key=False), Discovery(model="m"))
         assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
     context = context_of(body, "m", lambda: None)
     assert context is None or (type(context.tokens) is int and 0 < context.tokens < 1 << 53)

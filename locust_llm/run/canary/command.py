@@ -36,9 +36,10 @@ from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources
 from locust_llm.run.address import add_host, base_url, given_host, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
-from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
+from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover, form_of
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.refusals import without_page
+from locust_llm.run.request_form import REFUSED, RequestForm
 from locust_llm.run.signals import SIGNALS, leave
 
 from .watch import Plan, Session
@@ -60,6 +61,8 @@ class Canary:
         self._line, self._gate = UserConnection(), Gate()
         lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
         self._prompts = Prompts(Lengths(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
+        self._form: RequestForm | None = None
+        """As the server takes requests; None: that of the settings, as it has refused none."""
         self._forced: bool | None = None
         """The server keeps outputs at their length where it is asked to; None: not asked yet."""
 
@@ -70,6 +73,9 @@ class Canary:
         elif record.status in (400, 422) and self._forced:
             self._forced = False
             at, record = time.time(), self._exchange(False)
+        elif record.status in REFUSED and self._form is None:
+            self._find_form()
+            at, record = time.time(), self._exchange(False)
         if record.outcome != OK:
             secrets = secrets_of(self._headers, self._headers)  # of now: a key may have followed on another
             return Round(
@@ -79,13 +85,20 @@ class Canary:
             return Round(at=at, error="the answer came in one piece: there are no gaps")
         return observed(at, [us / 1e6 for us in record.chunk_us])
 
+    def _find_form(self) -> None:
+        s, until = self._settings, time.monotonic() + TIMEOUT_S
+        verify = False if s.insecure else authorities()
+        self._form, _, notes = form_of(s, self._headers, self._model, until, verify=verify)
+        for note in notes:
+            write(f"{shown(note, most=LINE_BYTES)}\n")
+
     def _exchange(self, forced: bool) -> Record:
         s = self._settings
         more: dict[str, Any] = length_fields(("ignore_eos",), self._tokens) if forced else {}
         text = self._prompts.draw().text
         data = request_body(
             s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
-            max_tokens_field=s.max_tokens_field, **more,
+            **(self._form or RequestForm()).fields(s), **more,
         )  # fmt: skip
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
         prepared = requests.Request("POST", url_of(s.host, s.endpoint), data=data, headers=own).prepare()

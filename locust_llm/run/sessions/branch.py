@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from locust.clients import HttpSession
 from locust.env import Environment
@@ -37,6 +37,7 @@ from locust_llm.protocols.known import PROTOCOLS, request_pieces
 from locust_llm.run.access.headers import EXPIRED, KeyHeaders
 from locust_llm.run.address import url_of
 from locust_llm.run.arms import Side
+from locust_llm.run.request_form import RequestForm
 from locust_llm.run.worker.affinity import header
 from locust_llm.run.worker.kept_responses import KeptResponses, marked
 from locust_llm.run.worker.locust_stats import log
@@ -71,6 +72,13 @@ class User(Protocol):
     def context(self) -> dict[str, Any]: ...
 
 
+class Sent(NamedTuple):
+    """How the last attempt was sent."""
+
+    side: Side
+    form: RequestForm
+
+
 class Branch:
     """One request at a time; those of a user's branches run side by side."""
 
@@ -86,6 +94,7 @@ class Branch:
         (empty: it has no traceparent of ours)."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
+        self._sent: Sent | None = None
         self._session = ""
         self.kept = KeptResponses()
 
@@ -157,11 +166,15 @@ class Branch:
             fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
             if media := counted(turn.messages):
                 sender.turns.take()
-            pieces = request_pieces(
-                settings.endpoint_type, model, messages, turn.output_tokens,
-                streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
-                per_chunk_usage=settings.per_chunk_usage, **fields,
-            )  # fmt: skip
+            form = sender.form(side)
+
+            def written() -> list[bytes]:
+                return request_pieces(
+                    settings.endpoint_type, model, messages, turn.output_tokens, streaming=settings.streaming,
+                    per_chunk_usage=settings.per_chunk_usage, **form.fields(settings), **fields,
+                )  # fmt: skip
+
+            pieces = written()
             max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             sent = str(fields.get("model") or model or "")  # a row of a file may name its own
             if settings.session_header:
@@ -172,6 +185,11 @@ class Branch:
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+                nonlocal form, pieces
+                if form != (now := sender.form(side)):
+                    form = now
+                    pieces = written()
+                self._sent = Sent(side, form)
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
                 prepared, wire, more = self._prepare(pieces, its_id, headers, side, turn.tenant)
                 request = Request(
@@ -257,6 +275,8 @@ class Branch:
         """Seconds to the next attempt; None: there is none."""
         headers = self.sender.headers
         again = record.attempt > 1
+        if self._sent is not None and self.sender.learns_form(*self._sent, record):
+            return 0.0
         if isinstance(headers, KeyHeaders) and headers.expired(prepared.headers, record.status, again=again):
             return 0.0
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:

@@ -20,6 +20,7 @@ from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reader_kind, reads_so_far
 from locust_llm.core.arms import Block
 from locust_llm.core.failures import FailureKinds
+from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.machine import Machine, machine_of
 from locust_llm.core.phases import PROFILING, label_of, stage_of
 from locust_llm.core.record import Record
@@ -53,6 +54,7 @@ from locust_llm.run.protocol import (
     Status,
     pack,
 )
+from locust_llm.run.request_form import REFUSED, RequestForm, learnt
 
 from .affinity import Affinity
 from .alarm import Alarm, Turns
@@ -67,6 +69,8 @@ logger = logging.getLogger("locust_llm")
 
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
+MESSAGE_BYTES: Final = 300
+"""Of a server's, in a line of the log."""
 STATUS_LAGS: Final = 200
 """Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
 
@@ -103,6 +107,8 @@ class Sender:
 
     def _renew(self) -> None:
         self.affinity = Affinity({"": Side("", "", None, ())})
+        self._forms: dict[str, RequestForm] = {}
+        """By side: what was learnt during the load."""
         self.tenants, self._place, self.trace = Tenants(), 0, ""
         self.closed = False
         self.turned_away = self.decoding = 0
@@ -208,6 +214,25 @@ class Sender:
     def block(self, phase: str) -> Block | None:
         """In which requests of this phase are sent; None: the run has no arms."""
         return self.settings.block(stage_of(phase))
+
+    def form(self, side: Side) -> RequestForm:
+        """Of requests to this side, as far as is known now."""
+        return self._forms.get(side.name, side.form)
+
+    def learns_form(self, side: Side, sent: RequestForm, record: Record) -> bool:
+        """This answer, to a request of the form ``sent``, refuses a field that another form leaves out or renames: all later
+        requests have that form, and this one may be sent again. (The first request before the load finds out; there is none
+        with --no-probe.)"""
+        if record.status not in REFUSED:
+            return False
+        known = self.form(side)
+        form = learnt(known, self.settings, record.status, record.error)
+        if form != known:
+            self._forms[side.name] = form
+            message = shown(record.error, secrets_of(self.own_headers, self.own_headers), most=MESSAGE_BYTES)
+            for note in form.notes(self.settings, message):
+                logger.info(note)
+        return form != sent
 
     def side(self, block: Block | None, session: str = "") -> Side:
         """Where the next request of this block, and of this session, goes."""

@@ -1,0 +1,146 @@
+"""Probe requests: small completions before the load, in the form that the server takes; the first one finds that form."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from locust_llm.client.api import LENGTH_PROMPT
+from locust_llm.client.fetch import Answer, FetchFailed
+from locust_llm.client.sse import EventDecoder
+from locust_llm.core.settings import Settings
+from locust_llm.protocols.answer import Completion, status_message
+from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.protocol import Messages
+
+from .address import url_of
+from .options import extras
+from .refusals import BUSY, PROBE_TIMEOUT_S, advice, answered, no_completion, refused
+from .request_form import REFUSED, RequestForm, names_field, other_forms
+
+QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
+FIRST_TOKENS: Final = 16
+"""Of the first answer. Some servers of models that think refuse fewer."""
+OK: Final = 200
+SERVER_ERROR: Final = 500
+MESSAGE_CHARS: Final = 1_000
+Ask = Callable[..., Answer]
+
+
+class ProbeRequests:
+    """To one server. ``ask``: see Ask of the discovery; ``key``: one is sent."""
+
+    def __init__(
+        self, ask: Ask, settings: Settings, model: str | None, *, key: bool, timeout_s: float | None = None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self.ask, self.settings, self.model = ask, settings, model
+        self.form = RequestForm()
+        self.notes: list[str] = []
+        """What became of the form."""
+        self._key = key
+        self._streams_only = self._answers_whole = False
+
+    def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> Answer:
+        """A completion in one piece, in which every server counts the tokens; a stream where it answers in streams only.
+        Raises FetchFailed."""
+        if not self._streams_only:
+            answer = self._post(self.form, messages, tokens, streaming=False, **fields)
+            self._answers_whole = self._answers_whole or answer.status == OK
+            if self._answers_whole or not self.settings.streaming or answer.status not in REFUSED:
+                return answer
+        streamed = self._post(self.form, messages, tokens, streaming=True, **fields)
+        if not self._streams_only and _message(self.settings, streamed) is not None:
+            return answer
+        self._streams_only = True
+        return streamed
+
+    def find_form(self) -> str:
+        """Send the first request, as the load has them; why the server refuses it in every form, empty where it takes one.
+        Raises FetchFailed."""
+        s = self.settings
+        first = self._first(RequestForm(), streaming=s.streaming)
+        if first.status >= SERVER_ERROR:  # one failure shows nothing: what if it fails again?
+            first = self._first(RequestForm(), streaming=s.streaming)
+        if first.status in BUSY:
+            return ""
+        message = _message(s, first)
+        if message is None:
+            return ""
+        if not self._may_be_the_form(first.status, message):
+            return self.refusal(first)
+        for form in other_forms(s, message):
+            if _message(s, self._first(form, streaming=s.streaming)) is not None:
+                continue
+            if form.without and s.per_chunk_usage:
+                return f"the server refuses stream_options ({message}), which --per-chunk-usage needs: leave that out"
+            self.form, self.notes = form, [*form.notes(s, message)]
+            return ""
+        if (
+            PROTOCOLS[s.endpoint_type].streams
+            and _message(s, self._first(self.form, streaming=not s.streaming)) is None
+        ):
+            flag, what = ("--no-streaming", "no stream") if s.streaming else ("--streaming", "streams only")
+            return f"the server answers with {what} (HTTP {first.status}: {message}): give {flag}"
+        return self.refusal(first)
+
+    def _first(self, form: RequestForm, *, streaming: bool) -> Answer:
+        own = PROTOCOLS[self.settings.endpoint_type]
+        tokens = max(own.least_tokens, FIRST_TOKENS)
+        return self._post(form, QUESTION * own.least_texts, tokens, streaming=streaming, **extras(self.settings))
+
+    def _may_be_the_form(self, status: int, message: str) -> bool:
+        """Another form may help: the server names a field, or refuses the request and nobody knows why."""
+        if names_field(self.settings, message):
+            return status not in (401, 403)
+        return status in REFUSED and not advice(status, message, self.settings, key=self._key)
+
+    def _post(
+        self, form: RequestForm, messages: Messages, tokens: int | None, *, streaming: bool, **fields: Any
+    ) -> Answer:
+        s = self.settings
+        tokens = PROTOCOLS[s.endpoint_type].least_tokens if tokens is None else tokens
+        body = request_body(
+            s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
+        )
+        return self.ask("POST", s.endpoint, body, timeout_s=self._timeout_s or PROBE_TIMEOUT_S)
+
+    # -- what to say ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, answer: Answer) -> str:
+        """Why a request was refused that is as plain as can be; empty where it was not."""
+        message = _message(self.settings, answer)
+        if message is None:
+            return ""
+        others = answered(self.ask, self.settings, self.model) if answer.status in (404, 405) else []
+        why = refused(answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key)
+        return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
+
+    def unanswered(self, error: FetchFailed) -> str:
+        """The same for a request that was not answered."""
+        return f"a first request to {url_of(self.settings.host, self.settings.endpoint)} failed: {error}"
+
+
+def completion_of(settings: Settings, answer: Answer) -> Completion:
+    """An empty one of what is none."""
+    completion = Completion(PROTOCOLS[settings.endpoint_type])
+    if not _is_stream(answer.body):
+        completion.whole(answer.body)
+        return completion
+    try:
+        for event in EventDecoder().feed([(0, answer.body)]):
+            completion.add(event)
+    except ValueError:  # an event without end: what came before it counts
+        pass
+    return completion
+
+
+def _is_stream(body: bytes) -> bool:
+    return body.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":", b"id:", b"retry:"))
+
+
+def _message(settings: Settings, answer: Answer) -> str | None:
+    """The server's, where it has refused or failed; None: it has answered."""
+    if answer.status != OK:
+        return status_message(answer.body)
+    if _is_stream(answer.body):
+        return completion_of(settings, answer).error
+    return no_completion(answer.body) or None
