@@ -2,13 +2,11 @@
 
 What a signal does not touch is judged as if it were not there. Where an error could only move a figure further to the side
 of the limit on which it is, the rule stays decided: a TTFT that may be reported too high cannot void a PASS of
-``ttft < 1s``.
+``ttft < 1s``. Nor does an error that is too small to reach the limit (report/analysis/client_error.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
-
-from msgspec.structs import replace
 
 from .client_verdict import (
     CPU_WAIT,
@@ -76,8 +74,13 @@ DOUBTS: Final = {
 """By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""
 BOUNDED: Final = ("ttft", "ttft_from_due", "request_latency", "itl", "icl")
 BOUNDING: Final = (TTFT_HIGH, MERGED, TTFT_OFF, GAPS_OFF)
-"""How far percentiles and averages of BOUNDED can be off by these signals is known, where there is a certificate: from the
-stamps around merged chunks, and from the sentinels. An INVALID one is believed in nothing."""
+"""How far values of BOUNDED can be off by these signals is known: from the stamps around merged chunks, and from the
+sentinels."""
+OF_RECORDS: Final = (TTFT_HIGH, MERGED)
+"""Of these, what the stamps around merged chunks bound."""
+DELAYS: Final = (READ_LAG, SEND_LAG, LOOP_LAG, CPU_WAIT)
+"""No latency is off by more than the delays of the load generator were: in a closed loop a request that is sent later by so
+much makes the others shorter by that much at most, in a queue that is served in order likewise."""
 MAIN: Final = {
     "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency", "throughput": "output_tokens_per_s",
 }  # fmt: skip
@@ -89,16 +92,13 @@ def error_of(verdict: Verdict | None, rule: Rule) -> Error | None:
     by how much this run is worse."""
     if verdict is None or verdict.level == OK:
         return None
-    errors = {error for _, error in _touching(verdict, rule)}
+    errors = {error for _, _, error in _touching(verdict, rule)}
     return errors.pop() if len(errors) == 1 else EITHER if errors else None
 
 
-def unbounded(verdict: Verdict, rule: Rule) -> Verdict:
-    """The verdict without the signals whose error in the figure of this rule is bounded."""
-    if rule.metric not in BOUNDED or rule.base:
-        return verdict
-    left = {what: level for what, level in verdict.signals.items() if what not in BOUNDING or level == INVALID}
-    return replace(verdict, signals=left) if left or not verdict.signals else Verdict(OK)
+def signals_of(verdict: Verdict, rule: Rule) -> set[str]:
+    """The signals that touch a rule; an empty name: the verdict does not tell."""
+    return {signal for signal, _, _ in _touching(verdict, rule)}
 
 
 def stays(rule: Rule, holds: bool | None, error: Error) -> bool:
@@ -111,7 +111,7 @@ def stays(rule: Rule, holds: bool | None, error: Error) -> bool:
 
 def reason_of(verdict: Verdict, rule: Rule) -> str:
     """Why the client verdict voids a rule: ``the client verdict is DEGRADED: chunks came merged``."""
-    why = dict.fromkeys(doubt.why for doubt, _ in _touching(verdict, rule))
+    why = dict.fromkeys(doubt.why for _, doubt, _ in _touching(verdict, rule))
     return f"the client verdict is {verdict.level}: {', '.join(filter(None, why)) or '; '.join(verdict.reasons)}"
 
 
@@ -121,15 +121,15 @@ def untouched(verdict: Verdict) -> list[str]:
     return [name for name, rule in rules.items() if error_of(verdict, rule) is None]
 
 
-def _touching(verdict: Verdict, rule: Rule) -> Iterator[tuple[Doubt, Error]]:
-    """Each doubt of this rule, with the direction of its figure."""
+def _touching(verdict: Verdict, rule: Rule) -> Iterator[tuple[str, Doubt, Error]]:
+    """Each doubt of this rule, with its signal and the direction of its figure."""
     signals = verdict.signals or {"": verdict.level}
     for signal, level in signals.items():
         doubt = DOUBTS.get(signal, UNKNOWN)
         for word, turned in _words(rule):
             error = doubt.errors.get(word)
             if error is not None and (word not in RATES or level == INVALID):  # a rate is of the whole run
-                yield doubt, OPPOSITE[error] if turned else error
+                yield signal, doubt, OPPOSITE[error] if turned else error
 
 
 def _words(rule: Rule) -> Iterator[tuple[str, bool]]:

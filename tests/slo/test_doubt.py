@@ -3,7 +3,7 @@
 import pytest
 
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, Verdict, judge, signals
-from locust_llm.slo.doubt import DOUBTS, EITHER, HIGH, LOW, error_of, reason_of, stays, unbounded, untouched
+from locust_llm.slo.doubt import DOUBTS, EITHER, HIGH, LOW, error_of, reason_of, signals_of, stays, untouched
 from locust_llm.slo.grammar import parse
 from locust_llm.slo.metrics import BY_WORD
 
@@ -90,14 +90,12 @@ def test_an_unknown_reason_may_be_wrong_either_way() -> None:
     assert error_of(Verdict(OK), rule) is error_of(None, rule) is None
 
 
-def test_what_is_bounded_leaves_the_other_signals() -> None:
-    for rule in map(parse, ("ttft p95 < 1s", "itl p95 < 1s", "icl p95 < 1s", "request_latency avg < 1s")):
-        assert unbounded(verdict(**MERGED, **TTFT_HIGH, **GAPS_OFF), rule) == Verdict(OK)
-        assert unbounded(verdict(**MERGED, **LATE), rule).signals == verdict(**LATE).signals
-        assert unbounded(verdict(merged_share=0.3), rule) == verdict(merged_share=0.3)  # INVALID
-    for rule in map(parse, ("ttfo p95 < 1s", "longest_stall p95 < 1s", "attainment > 9% given ttft < 1s")):
-        assert unbounded(verdict(**MERGED), rule) == verdict(**MERGED)
-    assert unbounded(verdict(**MERGED), parse("ttft p95 within 5% of base")) == verdict(**MERGED)
+def test_which_signals_touch_a_rule() -> None:
+    every = verdict(**MERGED, **GAPS_OFF, **LATE)
+    assert signals_of(every, parse("ttft p95 < 1s")) == {"merged chunks", "send after admission p99"}
+    assert signals_of(every, parse("icl p95 < 1s")) == {*every.signals}
+    assert signals_of(every, parse("error_rate < 1%")) == set()
+    assert signals_of(Verdict(DEGRADED, ("late",)), parse("ttft p95 < 1s")) == {""}
 
 
 def test_which_main_figures_are_not_in_doubt() -> None:

@@ -19,31 +19,26 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.certificate import Bounds, ends, most_off, spread, together
-from locust_llm.core.record import CUT, OK
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.text import brief
 from locust_llm.slo.client_verdict import INVALID, Verdict
-from locust_llm.slo.doubt import error_of, reason_of, stays, unbounded
+from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.intervals import NEEDED_ROOM, Ends, needed
+from locust_llm.slo.intervals import NEEDED_ROOM, needed
 from locust_llm.slo.metrics import OF_SCHEDULE
 from locust_llm.slo.rules import POINT, Entry
 from locust_llm.slo.selectors import plain
 
 from .baseline import partner
-from .censoring import tokens_later
+from .client_error import bounded_by_stamps, with_client_error, with_errors_of_both
 from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
-from .gaps import Gaps
 from .knee import at, bounds, client_distorted, unsound, within
-from .selection import Selection
-from .slo_figures import ENDLESS_US, Evaluation, Found, bounds_of, figure, gaps_of, selected, short_of, too_few
+from .slo_figures import Evaluation, Found, figure, short_of, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -87,17 +82,18 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
         return _open(rule, "it names stages, and this is no sweep")
     if stage is not None and not rule.at(stage.value):
         return None
-    found = _against_base(rule, seen) if rule.base else figure(rule, seen)
+    base, found = _base_of(rule, seen) if rule.base else (None, figure(rule, seen))
     if found is None:
         return None
     by_point = seen.run.settings.slo_mode == POINT
     # what cut requests leave open stays open
     tested = replaced(found, ends=None, trend="", beyond=None) if by_point else found
-    blame = _blame(rule, tested.decides(rule), seen.verdict, by_point=by_point)
-    if blame and not by_point and (wide := _bounded(rule, found, seen)) is not None:
-        decided = found.decides(rule) == wide.decides(rule)
-        found = tested = wide
-        blame = "" if decided else f"{blame}, and the limit lies within what they leave open"
+    blame = _blame_of_base(rule, base) or _blame(rule, tested.decides(rule), seen.verdict, by_point=by_point)
+    if blame and (wide := _with_error(rule, tested, base, seen)) is not None:
+        stands = tested.decides(rule) == wide.decides(rule)
+        blame = "" if stands else f"{blame}, and the limit lies within what that leaves open"
+        if not by_point and base is None and seen.verdict is not None and bounded_by_stamps(rule, seen.verdict):
+            found = tested = wide
     status, reason, longer = _decided(rule, tested, seen, blame)
     factor = rule.factor
 
@@ -123,17 +119,25 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     )
 
 
-def _against_base(rule: Rule, seen: Evaluation) -> Found | None:
-    """By how much the figure is worse than that of the base; None: the base has no such stage."""
+def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, Found | None]:
+    """(the base, by how much the figure is worse); no figure: the base has no such stage."""
     try:
         base = partner(Path(rule.base), seen.run)
     except (OSError, ValueError) as error:
-        return Found(None, note=f"it cannot be compared: {error}")
-    if base is None:
-        return None
-    if (verdict := base.seen.verdict) is not None and error_of(verdict, rule) is not None:
-        return Found(None, note=f"in {rule.base} {reason_of(verdict, rule)}")
-    return worse(rule, base.seen, seen)
+        return None, Found(None, note=f"it cannot be compared: {error}")
+    return (None, None) if base is None else (base.seen, worse(rule, base.seen, seen))
+
+
+def _blame_of_base(rule: Rule, base: Evaluation | None) -> str:
+    """Why the load generator of the base forbids this judgement; empty if it does not."""
+    if base is None or base.verdict is None or error_of(base.verdict, rule) is None:
+        return ""
+    return f"in {rule.base} {reason_of(base.verdict, rule)}"
+
+
+def _with_error(rule: Rule, found: Found, base: Evaluation | None, seen: Evaluation) -> Found | None:
+    """With what the load generator may have wrong; None: nobody knows."""
+    return with_client_error(rule, found, seen) if base is None else with_errors_of_both(rule, found, base, seen)
 
 
 def _decided(rule: Rule, found: Found, seen: Evaluation, blame: str) -> tuple[str, str, float | None]:
@@ -237,70 +241,6 @@ def _blame(rule: Rule, holds: bool | None, verdict: Verdict | None, *, by_point:
     return "" if by_point and verdict.level != INVALID else reason_of(verdict, rule)
 
 
-def _bounded(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
-    """With an interval that reaches as far as merged chunks can have come sooner than their stamps, and as far as the
-    certificate says that stamps may be off; None where it is in doubt for another reason too, or has no certificate."""
-    both = together([health.certificate for health in seen.run.health])
-    left = None if seen.verdict is None else unbounded(seen.verdict, rule)
-    if both is None or found.value is None or _blame(rule, found.decides(rule), left, by_point=False):
-        return None
-    seen = seen._replace(merged=True)
-    wide, part, (bounds, gap) = figure(rule, seen), selected(rule, seen.main), both
-    figures = [value for value in (found.value, wide.value, wide.worst) if value is not None]
-    low, high = wide.ends or (min(figures), max(figures))
-    if rule.metric in (ICL, ITL):
-        later = tokens_later(part.outcome(OK))
-        bounds = gap if rule.metric == ICL else spread(gap, later[np.isfinite(later)].tolist())
-    if rule.percentile is None:
-        off_s = most_off(bounds, found.count, average=rule.stat == "avg") / 1e3
-        low, high = None if low is None else low - off_s, None if high is None else high + off_s
-    else:
-        low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
-    low, high = None if low is None else min(low, *figures), None if high is None else max(high, *figures)
-    beyond = wide.beyond
-    if beyond is not None:
-        beyond += (bounds.max_ms if beyond > found.value else -bounds.max_ms) / 1e3
-    return replaced(found, ends=(low, high), size=wide.size, short=wide.short, beyond=beyond)
-
-
-def _certified(low: float | None, high: float | None, between: tuple[Gaps, Gaps], bounds: Bounds) -> Ends:
-    """The interval of a percentile, each end as much wider as the percentile may be off that it is of all values at their
-    least, or at their most."""
-    least, most = between
-    if low is not None and math.isfinite(low):  # infinite: it lies on a failure
-        at = max(least.within(math.floor(low * 1e6)) - 1, 0)
-        low -= _off_ms(least, at, low * 1e3, bounds)[0] / 1e3
-    if high is not None and math.isfinite(high):
-        at = min(most.within(math.ceil(high * 1e6) - 1), most.count - 1)
-        high += _off_ms(most, at, high * 1e3, bounds)[1] / 1e3
-    return low, high
-
-
-def _off_ms(values: Gaps, at: int, end_ms: float, bounds: Bounds) -> tuple[float, float]:
-    """(below, above) of the value with ``at`` smaller ones."""
-
-    def quantile(percentile: float) -> float | None:
-        return values.percentiles_ms([percentile])[0]
-
-    percentile = 100 * at / max(values.count - 1, 1)
-    return ends(percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs)
-
-
-def _extremes(rule: Rule, part: Selection, seen: Evaluation) -> tuple[Gaps, Gaps]:
-    """All values of a rule's metric at their least, and at their most."""
-    least, most = Gaps(), Gaps()
-    if rule.metric == ICL:
-        low, high, _ = gaps_of(part.outcome(OK, CUT), seen)
-        for all_, some in ((least, low), (most, high)):
-            for one in some:
-                all_.merge(one)
-    else:
-        known = bounds_of(rule, part, seen)
-        for all_, values, whole in ((least, known.low, np.floor), (most, known.high, np.ceil)):
-            all_.add(whole(np.clip(values * 1e6, 0, ENDLESS_US)).astype(np.int64))
-    return least, most
-
-
 # -- a rule in a sweep -------------------------------------------------------------------------------------------------
 
 
@@ -316,16 +256,22 @@ def _judged_by_stages(entry: Entry, sweep: SweepSummary, run: Run) -> SloResult:
         result = _result(level, rule)
         return None if result is None else result.status
 
-    found = within(sweep.levels, status_of)
+    # what the load generator may have turned is no decision of a stage
+    found = within(sweep.levels, status_of, distorted_too=True)
     if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
         reason = f"holds up to {at(sweep.axis, level)}; {bounds(sweep.axis, found, status_of)}"
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
-    lowest = next((level for level in sweep.levels if not client_distorted(level) and status_of(level)), None)
+    lowest = next((level for level in sweep.levels if _told(level, status_of(level))), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
         reason = f"at {at(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
         return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)
     why = unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
     return _open(rule, f"no stage may found a conclusion; {why}")
+
+
+def _told(level: Level, status: str | None) -> bool:
+    """Whether a stage says something about a rule, be it that it is not decided."""
+    return status == FAIL or (status is not None and not client_distorted(level))
 
 
 def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
@@ -359,7 +305,7 @@ def _together(rules: Sequence[Rule | None], results: Sequence[SloResult], sweep:
     if any(result.decides and result.status != PASS for result in results):
         return
     common = {str(rule) for rule in rules if rule is not None and rule.decides and not rule.staged and not rule.base}
-    each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.sound]
+    each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.succeeded]
     statuses = {overall(some) for some in each if some}
     if len(common) > 1 and PASS not in statuses:
         status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL

@@ -101,17 +101,17 @@ class Within(NamedTuple):
     """Those up to the first that breaks it which are not decided, ``beyond`` aside."""
 
 
-def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) -> Within:
-    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. What the load generator
-    distorted decides nothing; nor does a stage that is not decided, below one that holds the rule."""
+def within(levels: Sequence[Level], status_of: Callable[[Level], str | None], *, distorted_too: bool = False) -> Within:
+    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A stage that is not decided,
+    below one that holds the rule, decides nothing; nor does one that the load generator distorted, but ``distorted_too``."""
 
     def decided(level: Level) -> bool | None:
         status = status_of(level)
         return (
             True
-            if status == PASS and level.sound
+            if status == PASS and (level.sound or (distorted_too and level.succeeded))
             else False
-            if status == FAIL and not client_distorted(level)
+            if status == FAIL and (distorted_too or not client_distorted(level))
             else None
         )
 
@@ -138,7 +138,7 @@ def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -
     notes = []
     if (beyond := found.beyond) is None:
         notes.append("no higher stage was run")
-    elif client_distorted(beyond):
+    elif client_distorted(beyond) and found.broken is not beyond:
         notes.append(f"at {plain(beyond.value)} the load generator was too slow: the highest may lie above")
     elif status_of(beyond) == FAIL:
         notes.append(f"broken at {plain(beyond.value)}")

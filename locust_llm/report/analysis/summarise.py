@@ -130,7 +130,7 @@ def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple
     compared, pairs = paired(everything, seen.run, seen.verdict)
     part, through, window = of_candidate(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window)
-    return seen, judged(judge_rules(seen), seen.run, compared, pairs), compared
+    return seen, judged(judge_rules(seen), seen, compared, pairs), compared
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -313,7 +313,7 @@ def test_there_is_no_percentage_of_nothing(tmp_path: Path, monkeypatch: pytest.M
         (a_run(model="other"), steps(50), "the runs differ in model (other in base, m here)"),
         (a_run(prefill_concurrency=1), steps(50), "the runs differ in prefill limit (1 in base, none here)"),
         (a_run(), steps(50, input_tokens=200), "the runs differ in input tokens (200.0 on average in base, 100.0"),
-        (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),
+        (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),  # 0 ms at the soonest
         (replace(a_run(), stopping_at=None), steps(50), "base: the run did not end cleanly"),
         (replace(a_run(), records_lost=2), steps(50), "base: 2 requests of lost workers have no record"),
     ],

@@ -5,10 +5,11 @@ from itertools import repeat
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered
+from support.records import a_run, answered, mixed
 from support.stages import a_stage, steps
 
-from locust_llm.core.run import Offer, Run
+from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.run import Health, Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Summary, SweepSummary
@@ -107,7 +108,7 @@ def test_a_sweep_without_a_stage_concludes_nothing() -> None:
 
 def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
     """Two of three chunks came merged with others: the stages have figures, and nothing follows from them."""
-    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 205ms",), gpus=1), sweep_end="over")
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 5ms",), gpus=1), sweep_end="over")
     stages = []
     for number, value in enumerate((1.0, 2.0), 1):
         one = a_stage(run, number, value, "concurrency")
@@ -120,6 +121,25 @@ def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
     assert "the client verdict is INVALID" in found.knees[0].text
     assert found.findings == ()
     assert summarise(collect([]), run, sweep=found).slo_status == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("rule", "status"), [("ttft p90 < 5s", "PASS"), ("ttft p90 < 1ms", "FAIL")])
+def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(rule: str, status: str) -> None:
+    """TTFT of 100 to 299 ms, sentinels 32 ms off."""
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=(rule,)), sweep_end="over")
+    off = Bounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    health = Health(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0,
+        certificate=Certificate(streams=10, chunks=100, ttft=off, gap=off),
+    )  # fmt: skip
+    stages = []
+    for number, value in enumerate((1.0, 2.0), 1):
+        one = replace(a_stage(run, number, value, "concurrency"), health=(health,))
+        records = [answered(99 + i, 400, 420, sent_at=10.0 + at) for at, i in enumerate(mixed(200), 1)]
+        stages.append((one, summarise(collect(records), one, 0, records)))
+    found = sweep_summary(run, stages)
+    assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
+    assert summarise(collect([]), run, sweep=found).slo_status == status
 
 
 # -- a server whose knee is known --------------------------------------------------------------------------------------

@@ -20,9 +20,12 @@ from msgspec.structs import replace
 
 from locust_llm.core.arms import BASE, CANDIDATE, LEAST
 from locust_llm.core.run import Run
+from locust_llm.report.analysis.client_error import ratio_errors, value_error_s
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.selection import Floats, Selection, scarce
+from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.summary import SloResult
+from locust_llm.report.analysis.window import RateWindow
 from locust_llm.report.results.paired import (
     BROKEN,
     DIFFERENT,
@@ -35,6 +38,7 @@ from locust_llm.report.results.paired import (
 )
 from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
+from locust_llm.slo.doubt import error_of
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import POINT
@@ -127,22 +131,29 @@ def chance(deltas: Floats) -> float:
 def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Paired, list[PairRequests]]:
     """All figures of the two arms of a run, and the pairs they are made of."""
     found = pairs(everything.requests, run)
-    reason = _refusal(len(found), verdict)
+    few, blame = _too_few(len(found)), _blame(verdict)
+    whole = Evaluation(everything, run, verdict, None, (), everything, RateWindow(everything.span()))
     figures, deltas = list[PairedFigure](), list[Floats]()
     for rule in figures_of(run):
-        figure, delta = _compared(rule, found, sure=not reason)
+        figure, delta = _compared(rule, found, off_s=math.inf if few else _error_s(rule, whole))
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
-    seen = chance(np.column_stack(deltas)) if deltas and not reason else None
+    seen = chance(np.column_stack(deltas)) if deltas and not few else None
+    stands = seen is not None and seen <= CHANCE and any(figure.different for figure in figures)
+    reason = (
+        few or ("" if stands else blame) or ("" if deltas else "there is no figure that both arms have in each pair")
+    )
     return Paired(
-        verdict=OPEN if seen is None else DIFFERENT if seen <= CHANCE else SAME,
-        reason=reason or ("" if deltas else "there is no figure that both arms have in each pair"),
-        chance=seen,
-        warning=_uneven(found) if run.settings.open_loop else "",
+        verdict=OPEN if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
+        reason=reason,
+        chance=None if reason else seen,
+        warning="; ".join(
+            filter(None, (_uneven(found) if run.settings.open_loop else "", stands * _within_error(blame)))
+        ),
         aa=run.settings.aa,
         isolated=run.settings.isolate or "",
-        isolation=_isolation(figures, decided=not reason) if run.settings.isolate else "",
+        isolation=_isolation(figures, decided=not few and not blame) if run.settings.isolate else "",
         pairs=len(found),
         planned=run.settings.pairs,
         figures=tuple(figures),
@@ -164,14 +175,29 @@ def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
     return HOLDS if all(high <= ISOLATION_ROOM for _, high in ends) else UNDECIDED
 
 
-def _refusal(count: int, verdict: Verdict | None) -> str:
-    """Why nothing may be concluded."""
-    if count < LEAST:
-        return f"too few pairs: {count} came to their end, and {LEAST} are needed"
-    if verdict is not None and verdict.level != OK:
-        why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
-        return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(".")
-    return ""
+def _too_few(count: int) -> str:
+    """Why nothing may be concluded from so few pairs; empty: there are enough."""
+    return f"too few pairs: {count} came to their end, and {LEAST} are needed" if count < LEAST else ""
+
+
+def _blame(verdict: Verdict | None) -> str:
+    """Why differences within the error of the load generator are not concluded; empty: it has none that counts."""
+    if verdict is None or verdict.level == OK:
+        return ""
+    why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+    return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(".")
+
+
+def _within_error(blame: str) -> str:
+    return f"{blame.partition(';')[0]}: differences within its error are not concluded" if blame else ""
+
+
+def _error_s(rule: Rule, seen: Evaluation) -> float:
+    """By how much a difference of two arms may be off because of the load generator, in seconds; infinite: nobody knows."""
+    if seen.verdict is None or error_of(seen.verdict, rule) is None:
+        return 0.0
+    each = value_error_s(rule.metric, seen) if BY_WORD[rule.metric].units is TIME else None
+    return math.inf if each is None else 2 * each
 
 
 def _uneven(found: Sequence[PairRequests]) -> str:
@@ -203,8 +229,8 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return replace(rule, op="<=" if rule.less_is_better else ">=")
 
 
-def _compared(rule: Rule, found: Sequence[PairRequests], *, sure: bool = True) -> tuple[PairedFigure, Floats | None]:
-    """The figure, and the differences of the pairs."""
+def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) -> tuple[PairedFigure, Floats | None]:
+    """The figure, and the differences of the pairs. ``off_s``: by how much the difference may be off."""
     measure, values = BY_WORD[rule.metric], of_rule(rule, found)
     label = LABELS[rule.metric] if measure.metric is None else f"{LABELS[rule.metric]} {rule.stat} (ms)"
     relative = measure.units is not SHARE and bool((values > 0).all())
@@ -226,7 +252,7 @@ def _compared(rule: Rule, found: Sequence[PairRequests], *, sure: bool = True) -
         percent=percent,
         low_percent=low_percent,
         high_percent=high_percent,
-        word=_word(rule, low, high) if sure else UNSURE,
+        word=_word(rule, low, high, off_s * factor),
         note=_few(rule, found),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
     )
@@ -253,7 +279,9 @@ def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
     return f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little more than the slowest"
 
 
-def _word(rule: Rule, low: float, high: float) -> str:
+def _word(rule: Rule, low: float, high: float, off: float) -> str:
+    if off and low - off <= 0 <= high + off:
+        return UNSURE
     if low <= 0 <= high:
         return EQUAL
     return WORSE if (low > 0) == rule.less_is_better else BETTER
@@ -263,19 +291,27 @@ def _word(rule: Rule, low: float, high: float) -> str:
 
 
 def judged(
-    results: Iterable[SloResult], run: Run, compared: Paired, found: Sequence[PairRequests]
+    results: Iterable[SloResult], seen: Evaluation, compared: Paired, found: Sequence[PairRequests]
 ) -> tuple[SloResult, ...]:
     """The results with those of rules against the base made anew, from the pairs."""
-    rules = {text: rule for text, rule in run.settings.rules.by_text.items() if rule.base == BASE}
-    return tuple(
-        result
-        if (rule := rules.get(result.rule)) is None
-        else _judged(rule, result, compared.reason, found, by_point=run.settings.slo_mode == POINT)
-        for result in results
-    )
+    settings, few = seen.run.settings, _too_few(compared.pairs)
+    rules = {text: rule for text, rule in settings.rules.by_text.items() if rule.base == BASE}
+    judged_anew = []
+    for result in results:
+        rule = rules.get(result.rule)
+        if rule is not None:
+            off_s, blame = _error_s(rule, seen), few or _blame(seen.verdict)
+            result = _judged(
+                rule, result, blame, math.inf if few else off_s, found, by_point=settings.slo_mode == POINT
+            )
+        judged_anew.append(result)
+    return tuple(judged_anew)
 
 
-def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairRequests], *, by_point: bool) -> SloResult:
+def _judged(
+    rule: Rule, result: SloResult, blame: str, off_s: float, found: Sequence[PairRequests], *, by_point: bool
+) -> SloResult:
+    """``blame``: why it is not decided where an error of ``off_s`` reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = of_rule(rule, found)
     if why := _absent(values):
@@ -288,16 +324,21 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
     value, low, high = [r - 1 for r in one.ratio] if rule.unit == "%" and one.ratio is not None else one.difference
     if not rule.less_is_better:
         value, low, high = -value, -high, -low
-    held = {end <= rule.limit for end in ((value,) if by_point else (low, high))}
-    status = INCONCLUSIVE if len(held) > 1 else PASS if held.pop() else FAIL
+    ends = (value, value) if by_point else (low, high)
+    off = (off_s, off_s)
+    if rule.unit == "%" and one.ratio is not None and math.isfinite(off_s):
+        off = ratio_errors(one.base, one.ratio[0], off_s / 2, off_s / 2)
+    held = {end <= rule.limit for end in ends}
+    stands = len({*held, ends[0] - off[0] <= rule.limit, ends[1] + off[1] <= rule.limit}) == len(held)
+    status = INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
     reason = "" if status != INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
     return replace(
         result,
-        status=INCONCLUSIVE if refusal else status,
+        status=status,
         observed=value * rule.factor,
         low=low * rule.factor,
         high=high * rule.factor,
         worst=None,
         count=len(found),
-        reason=refusal.partition(":")[0] or reason,  # the verdict of the arms has it in full
+        reason=reason if stands else blame.partition(":")[0],  # the verdict of the arms has it in full
     )

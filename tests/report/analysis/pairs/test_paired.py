@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.arms import BASE, CANDIDATE
+from locust_llm.core.certificate import Bounds, Certificate
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.sweep import STOPPED, TIME_UP
@@ -148,6 +149,24 @@ def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
     assert summary.paired.verdict == INCONCLUSIVE
     assert "the client verdict is" in summary.paired.reason
     assert summary.slo_status == "INCONCLUSIVE"
+
+
+def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
+    """The candidate takes twice the base's 100 ms; the sentinels were off by 32 ms, and by 60 ms."""
+    for off_ms, stands in ((32.0, True), (60.0, False)):
+        run, records = a_comparison((2.0, 2.02) * 5, slo=("ttft p50 within 10ms of base", "ttft p50 within 5% of base"))
+        off = Bounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
+        one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
+        health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+        summary = summarised(replace(run, health=(health,)), records)
+        assert summary.client is not None
+        assert summary.client.level == "INVALID"
+        assert summary.paired is not None
+        assert summary.paired.verdict == (DIFFERENT if stands else INCONCLUSIVE)
+        assert bool(summary.paired.reason) != stands
+        assert bool(summary.paired.warning) == stands
+        assert the(summary, "TTFT p50 (ms)").word == ("worse" if stands else "not concluded")
+        assert [one.status for one in summary.slos] == (["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2)
 
 
 def test_rules_against_the_base() -> None:
