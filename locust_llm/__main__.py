@@ -391,7 +391,7 @@ usage: locust-llm COMMAND ...
   twin COMMAND    a twin of a server: fit it, ask it what if, see whether the server still is the same: twin --help
   plan TWIN       the fewest replicas that hold an SLO with one lost, and what they cost, by a twin: plan --help
   import FILE     make a run folder of another load tester's result, where it has its requests: import --help
-  export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
+  export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, parquet: export --help
   comment DIR     what a run came to as Markdown, for a comment on a pull request: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does

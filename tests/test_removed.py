@@ -13,6 +13,7 @@ from locust_llm.exit_status import ExitStatus
     ("words", "instead"),
     [
         (["manifest", "kubernetes", "--host", "http://h:1", "--workers", "8"], "docs/kubernetes.md"),
+        (["export", "reports/x", "--format", "inferencex", "--gpus", "8"], "--format vllm-bench"),
         (["comment", "reports/x", "--post", "--name", "a"], "gh or glab"),
     ],
 )

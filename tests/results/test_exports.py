@@ -1,6 +1,7 @@
 """Exports: figures of three requests that one can get with a pencil, by each format's own definitions."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import write_run
 from locust_llm.results.exports import command
+from locust_llm.results.exports.measured import Measured, sent_s
+from locust_llm.results.exports.vllm_bench import fullest_second, most_at_once
 from locust_llm.results.records import command as imports
 
 THREE = [
@@ -83,28 +86,30 @@ def test_without_counts_and_gaps_they_are_left_out(tmp_path: Path) -> None:
     report = exported(tmp_path, "benchmark-report")
     assert "scenario" not in report
     assert [*report["results"]["request_performance"]["aggregate"]["throughput"]] == ["request_rate"]
-    assert command.run([str(tmp_path), "--format", "inferencex"]) == 5
 
 
-def test_inferencex(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = a_folder(tmp_path / "stages" / "1")
-    assert command.run([str(folder), "--format", "inferencex"]) == 5
-    assert "--gpus N" in capsys.readouterr().err
-    (row,) = exported(folder, "inferencex", "--gpus", "2", "--set", "precision=fp8")
-    expected = {
-        "conc": 2, "model": "m", "isl": 16, "osl": 4, "precision": "fp8", "tput_per_gpu": 69 / 3.2,
-        "output_tput_per_gpu": 9 / 3.2, "input_tput_per_gpu": 60 / 3.2, "median_ttft": 0.2, "p50_tpot": 0.1,
-        "median_intvty": 10, "mean_intvty": 12,
-    }  # fmt: skip
-    assert {name: row[name] for name in expected} == {
-        name: value if isinstance(value, str) else pytest.approx(value, rel=1e-5) for name, value in expected.items()
-    }
-    assert "hw" not in row  # a run does not know it
-    a_folder(tmp_path / "stages" / "2", users=8)
+def test_a_sweep_is_exported_by_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_folder(tmp_path / "stages" / "1")
     a_folder(tmp_path)
-    assert [one["conc"] for one in exported(tmp_path, "inferencex", "--gpus", "2")] == [2, 8]
     assert command.run([str(tmp_path), "--format", "vllm-bench"]) == 5
     assert "it is a sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("apart_s", [0.5, 1e9, -1e9, 1e11])
+def test_seconds_without_a_request_take_no_memory(apart_s: float) -> None:
+    """Of three answers two share a second; the third is up to 3,000 years away."""
+    far = answered(100, 200, sent_at=10.0, clock_offset_s=apart_s)
+    near = [
+        answered(100, 200, 300, sent_at=10.25, clock_offset_s=0.0),
+        answered(100, sent_at=10.25, clock_offset_s=0.0),
+    ]
+    ok = tuple(sorted([far, *near], key=sent_s))
+    found = Measured(a_run(), ok, (), 0, sent_s(ok[0]), sent_s(ok[-1]))
+    together = apart_s == 0.5
+    tracemalloc.start()
+    assert (fullest_second(found), most_at_once(found)) == ((6.0, 3) if together else (4.0, 2))
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
 
 
 def test_benchmark_report(tmp_path: Path) -> None:
@@ -138,7 +143,6 @@ def test_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(["--gpus", "0"], "--gpus takes 1"), (["--set", "x"], "KEY=VALUE"), (["--out", "/nowhere/x"], "No such file")],
 )
 def test_refused(tmp_path: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run([str(a_folder(tmp_path)), "--format", "vllm-bench", *words]) == 5

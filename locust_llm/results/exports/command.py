@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,21 +14,27 @@ from locust_llm.core import storage
 from locust_llm.core.text import clean, say
 from locust_llm.exit_status import ExitStatus
 
-from . import benchmark_report, inferencex, parquet, vllm_bench
+from . import benchmark_report, parquet, vllm_bench
 from .measured import Measured, NotExported, measured
 
 FILES: Final = {
     "vllm-bench": "vllm_bench.json",
     "pytorch": "vllm_bench.pytorch.json",
     "benchmark-report": "benchmark_report.json",
-    "inferencex": "inferencex.json",
     "parquet": "records.parquet",
 }
 """In the run folder, by format."""
+REMOVED: Final = {
+    "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format vllm-bench",
+}
+"""Formats of earlier versions, and what takes their place."""
 
 
 def run(words: list[str]) -> int:
     """5 where it cannot be written."""
+    if why := _removed(words):
+        print(f"locust-llm: error: {why}", file=sys.stderr)
+        return ExitStatus.REFUSED
     options = _parser().parse_args(words)
     folder: Path = options.folder
     out: Path = options.out or folder / FILES[options.format]
@@ -58,13 +65,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: in the folder, {names}")
     parser.add_argument("--detailed", action="store_true", help="vllm-bench: lists with a value for each request too")
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="inferencex: GPUs of the server (default: as --gpus of the run)"
-    )
-    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="vllm-bench, pytorch, inferencex: a field that the run does not know, such as hw=h200; may be repeated",
+        help="vllm-bench, pytorch: a field that the run does not know, such as hw=h200; may be repeated",
     )  # fmt: skip
     return parser
+
+
+def _removed(words: Sequence[str]) -> str:
+    """What takes the place of a format that was removed; empty: none is asked for."""
+    asked = [after for word, after in pairwise(words) if word == "--format"]
+    asked += [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
+    return next((REMOVED[name] for name in asked if name in REMOVED), "")
 
 
 def _pair(word: str) -> tuple[str, object]:
@@ -78,19 +89,14 @@ def _pair(word: str) -> tuple[str, object]:
 
 
 def _document(folder: Path, options: argparse.Namespace, more: dict[str, object]) -> object:
-    if options.gpus is not None and options.gpus < 1:
-        raise NotExported("--gpus takes 1 and more")
-    stages = _stages(folder)
-    if stages and options.format != "inferencex":
+    if stages := _stages(folder):
         raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
     writers: dict[str, Callable[[Measured], Any]] = {
         "vllm-bench": lambda found: vllm_bench.document(found, more, detailed=options.detailed),
         "pytorch": lambda found: vllm_bench.pytorch(found, more),
         "benchmark-report": benchmark_report.document,
-        "inferencex": lambda found: inferencex.row(found, options.gpus, more),
     }
-    written = [writers[options.format](measured(one)) for one in stages or [folder]]
-    return written if options.format == "inferencex" else written[0]
+    return writers[options.format](measured(folder))
 
 
 def _stages(folder: Path) -> Sequence[Path]:

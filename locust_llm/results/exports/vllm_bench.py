@@ -79,7 +79,8 @@ def fullest_second(found: Measured) -> float:
     """Chunks in the fullest whole second after the first send."""
     first = sent_s(found.ok[0])
     at = np.concatenate([np.array(one.known_us, np.float64) / 1e6 + (sent_s(one) - first) for one in found.ok])
-    return float(np.bincount(at.astype(np.int64)).max(initial=0))
+    _, counts = np.unique(at.astype(np.int64), return_counts=True)
+    return float(counts.max(initial=0))
 
 
 def most_at_once(found: Measured) -> int:
@@ -87,10 +88,10 @@ def most_at_once(found: Measured) -> int:
     first = sent_s(found.ok[0])
     began = np.array([sent_s(one) - first for one in found.ok])
     ended = began + np.array([one.latency_s or 0.0 for one in found.ok])
-    steps = np.zeros(int(ended.max()) + 2, np.int64)
-    np.add.at(steps, began.astype(np.int64), 1)
-    np.add.at(steps, ended.astype(np.int64) + 1, -1)
-    return int(np.cumsum(steps).max())
+    seconds = np.concatenate([began.astype(np.int64), ended.astype(np.int64) + 1])
+    changes = np.repeat([1, -1], len(found.ok))
+    second, at = np.unique(seconds, return_inverse=True)  # only those in which something changes: a run may have years
+    return int(np.cumsum(np.bincount(at, changes, len(second))).max())
 
 
 def _lists(found: Measured) -> dict[str, list[Any]]:
