@@ -141,9 +141,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert table.schema.metadata[b"tool"] == b"locust-llm"
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-)
+@pytest.mark.parametrize(("words", "why"), [(["--set", "x"], "KEY=VALUE"), (["--out", "/nowhere/x"], "No such file")])
 def test_refused(tmp_path: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run([str(a_folder(tmp_path)), "--format", "vllm-bench", *words]) == 5
     assert why in capsys.readouterr().err
