@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote_plus
 
 MESSAGE_BYTES: Final = 4096
 NAME_BYTES: Final = 200
@@ -26,7 +26,33 @@ SECRET_PART_CHARS: Final = 12
 _BLOCK: Final = SECRET_PART_CHARS // 2
 _LONGEST: Final = 1 << 14
 """Of a value: what is behind it is not looked for."""
-_SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential|^sig$", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential", re.IGNORECASE)
+_SECRET_WORDS: Final = frozenset(
+    (
+        "pass",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "pwd",
+        "pw",
+        "pin",
+        "otp",
+        "jwt",
+        "sas",
+        "sig",
+        "hmac",
+        "psk",
+        "cred",
+        "creds",
+        "bearer",
+    )
+)
+"""Within other words they are none: bypass, compass, shipping."""
+_SECRET_WHOLE: Final = frozenset(("code", "accesscode", "invitecode"))
+"""Of a whole name: there is status_code too."""
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_FIELD_OF_URL: Final = re.compile(r"([?&;#]([^=&;#\s?]{1,100})=)([^&;#\s\"'<>)]*)")
+_LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/?#\s@\"'<>]{1,200}@")
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Digest|Negotiate)\s+", re.IGNORECASE)
 _BASIC: Final = re.compile(r"Basic\s+(\S+)", re.IGNORECASE)
 _ESCAPES: Final = re.compile(
@@ -122,7 +148,29 @@ def _secrets(values: tuple[str, ...]) -> Secrets:
 
 def is_secret(name: str) -> bool:
     """A header, or a field of a URL, of this name may well hold a key."""
-    return _SECRET_NAME.search(name) is not None
+    if _SECRET_NAME.search(name):
+        return True
+    words = [word.lower() for word in _WORD.findall(name)]
+    return not _SECRET_WORDS.isdisjoint(words) or "".join(words) in _SECRET_WHOLE
+
+
+def secret_fields(url: str) -> list[str]:
+    """The names of the fields in a URL, behind its ``?`` or ``#``, that may well hold a key."""
+    names = (unquote_plus(field[2]) for field in _FIELD_OF_URL.finditer(url))
+    return [name for name in names if is_secret(name)]
+
+
+def without_url_secrets(text: str) -> str:
+    """A text in which the URLs have no login, and ``***`` for each value of a field that may well hold a key."""
+    if "://" in text:
+        text = _LOGIN_OF_URL.sub(f"{MASK}@", text)
+    if "=" not in text:
+        return text
+    return _FIELD_OF_URL.sub(lambda field: field[1] + MASK if _holds_secret(field) else field[0], text)
+
+
+def _holds_secret(field: re.Match[str]) -> bool:
+    return bool(field[3]) and is_secret(unquote_plus(field[2]))
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -155,7 +203,7 @@ def shown(text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSA
     beginning = text[: 2 * most]
     if isinstance(beginning, bytes):
         beginning = beginning.decode("utf-8", "replace")
-    data = secrets.hide(clean(beginning, lines=lines)).encode()
+    data = without_url_secrets(secrets.hide(clean(beginning, lines=lines))).encode()
     cut = data[:most].decode("utf-8", "ignore")
     return cut if lines else cut.rstrip(" ")
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,7 +20,7 @@ from locust_llm.slo.reading import deadlines
 from locust_llm.slo.selectors import nearest
 
 from .arms import BASE, LEAST
-from .foreign_text import is_secret
+from .foreign_text import is_secret, secret_fields
 from .options.labels import labels
 from .options.option import options_of, out_of_range
 from .prompt_mistakes import prompt_mistakes
@@ -59,9 +59,8 @@ def mistakes(s: Settings) -> Iterator[str]:
         *(("--host", one) for one in s.addresses),
         ("--candidate", s.candidate),
     ):
-        for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-            if is_secret(name):
-                yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+        for name in secret_fields(url):
+            yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     yield from _routers(s)
     yield from _metrics_urls(s)
     if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
@@ -107,7 +106,7 @@ def _metrics_urls(s: Settings) -> Iterator[str]:
             continue
         if parts.scheme not in ("http", "https") or not parts.hostname:
             yield f"--metrics-url {url!r} is no URL: it takes http://HOST:PORT/metrics"
-        if "@" in parts.netloc or any(is_secret(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        if "@" in parts.netloc or secret_fields(url):
             yield "--metrics-url must not hold a key or a password, as reports show it"
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
 
+from locust_llm.core.foreign_text import without_url_secrets
 from locust_llm.core.machine import versions
 from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import GROUPS, Option, options_of
@@ -335,4 +336,4 @@ def command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[s
             word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
             for word in words
         ]
-    return " ".join([name, *map(shlex.quote, words)])
+    return " ".join([name, *(shlex.quote(without_url_secrets(word)) for word in words)])

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from locust_llm.core.foreign_text import secret_fields
 from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import open_regular
@@ -29,6 +30,8 @@ def refusal(url: str) -> str:
     scheme, found, rest = url.partition("://")
     if not found or not rest.strip("/"):
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
+    if names := secret_fields(url):
+        return f"--upload takes no key in the URL ({names[0]}): the store's client reads it from the environment"
     if "@" in rest.partition("/")[0]:
         return "--upload takes no user or password in the URL: the store's client reads them from the environment"
     missing = "fsspec" if find_spec("fsspec") is None else ""

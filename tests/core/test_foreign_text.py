@@ -6,7 +6,7 @@ import re
 import unicodedata
 from base64 import b64encode
 from typing import Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote_plus
 
 import pytest
 from hypothesis import example, given
@@ -19,8 +19,10 @@ from locust_llm.core.foreign_text import (
     SECRET_PART_CHARS,
     Secrets,
     clean,
+    secret_fields,
     secrets_of,
     shown,
+    without_url_secrets,
 )
 
 KEY: Final = 'sk-Key/of+the="run"&<0123456789>'
@@ -137,3 +139,31 @@ def test_a_sample_has_4_kb_at_most_and_no_secret() -> None:
     assert len(sample.encode()) <= MESSAGE_BYTES
     assert not re.search("sk-0123", sample)
     assert shown("µ".encode() * MESSAGE_BYTES) == "µ" * (MESSAGE_BYTES // 2)
+
+
+SECRET_NAMES: Final = (
+    "pass", "PASS", "pwd", "db_pwd", "dbPwd", "user-pass", "passwd", "passphrase", "code", "access_code", "key", "api-key",
+    "token", "sig", "sas", "auth", "secret", "credential", "creds", "jwt", "otp", "pin", "p%61ss", "password", "X-Pass",
+)  # fmt: skip
+PLAIN_NAMES: Final = ("api-version", "status_code", "language", "bypass", "compass", "shipping", "model", "spin", "p")
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize("begin", ["?", "?a=1&", "?a=1;", "#", "?a=1#"])
+def test_no_field_of_an_address_keeps_what_may_be_a_key(name: str, begin: str) -> None:
+    url = f"http://host/v1{begin}{name}=hunter2&b=2"
+    assert secret_fields(url) == [unquote_plus(name)]
+    hidden = f"http://host/v1{begin}{name}={MASK}&b=2"
+    assert without_url_secrets(f"moved to {url} now") == f"moved to {hidden} now"
+    assert shown(f'{{"error": "see {url}"}}') == f'{{"error": "see {hidden}"}}'
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_other_fields_stay(name: str) -> None:
+    assert secret_fields(f"http://host/?{name}=x") == []
+    assert shown(f"http://host/?{name}=x") == f"http://host/?{name}=x"
+
+
+def test_no_login_of_a_url_is_shown() -> None:
+    assert shown("see http://me:pw@host/a and https://me@host") == f"see http://{MASK}@host/a and https://{MASK}@host"
+    assert shown("mail me@host, or http://host/@me") == "mail me@host, or http://host/@me"

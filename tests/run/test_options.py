@@ -65,6 +65,13 @@ REFUSED: Final = [
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
         "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
+    *(
+        (
+            ["--host", f"https://x/y?a=1&{name}={SECRET}"],
+            f"--host must not hold a key ({name}), as reports show it: use --header, or --api-key-file",
+        )
+        for name in ("pass", "pwd", "code", "sig")
+    ),
     (
         ["--host", f"https://x/y?subscription-key={SECRET}"],
         "--host must not hold a key (subscription-key), as reports show it: use --header, or --api-key-file",
