@@ -1,19 +1,24 @@
 """Buffering: whether answers came as they were made, or were held back on the way and let go in lumps; the likely cause.
 
-It takes the first answers of a run and no more: what is between server and client does not change from one to the next.
+What is between server and client holds back all answers, at any time of a run. A stall, of the server or of this process,
+holds back some of them, for a while. So there is an alarm only when most answers came so, early and late, over some time;
+it is taken back when that turns out to be wrong. The end of the run is judged by the same criterion.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from locust_llm.core.record import OK, Record
 
-ANSWERS: Final = 200
-"""Answers that are looked at."""
+SLOT_S: Final = 5.0
+SLOT_ANSWERS: Final = 50
+"""Answers that are looked at in so many seconds: each costs some microseconds."""
 WARN_AFTER: Final = 20
-"""Answers after which there is a warning during the run."""
+WARN_AFTER_S: Final = 10.0
+"""Answers, and seconds from the first to the last of them, before which there is no alarm during the run."""
 MIN_ANSWERS: Final = 3
 """Below this number of a kind there is no conclusion."""
 MIN_TOKENS: Final = 8
@@ -24,6 +29,8 @@ WAITED_US: Final = 100_000
 """A whole answer that took less may have been made so fast, or cached."""
 LUMP: Final = 4.0
 """Chunks that came together on average, where they are held back until a buffer is full."""
+USUAL_LUMP: Final = 3
+"""Chunks that came together at least half of the times: a stall makes a few large lumps among single chunks."""
 DELAYED_ACK_US: Final = (38_000, 45_000)
 """Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a server without TCP_NODELAY
 waits for that before it sends a further small segment (RFC 896)."""
@@ -32,6 +39,7 @@ TOGETHER: Final = 1.3
 DELAYED_SHARE: Final = 0.8
 """Of the gaps, at least, that are as long as a delayed acknowledgement."""
 TOKENS_A_CHUNK: Final = 1.2
+TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
 
 WHOLE: Final = "whole"
 DELAYED: Final = "delayed"
@@ -48,29 +56,69 @@ class Buffering:
         """How many of them came in which way, where it was not as they were made."""
         self.chunks = self.tokens = 0
         """Of those whose tokens the server counted."""
+        self._slots: dict[int, Counter[str]] = defaultdict(Counter)
+        """The ways by time, the empty one too."""
+        self._first_at = self._last_at = 0.0
         self._longest_us = 0
+        self._alarm_s: float | None = None
+        """When there was an alarm, in seconds after the first answer."""
+        self._retracted = False
 
-    def add(self, record: Record) -> bool:
-        """Only successful streams of some length count. True once: when there are enough for a warning."""
+    def add(self, record: Record) -> str:
+        """Only successful streams of some length count. A line for the console: the alarm, or that it was wrong;
+        else empty."""
         us = record.chunk_us
         tokens = record.output_tokens or 0
-        if self.answers >= ANSWERS or record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
-            return False
+        if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
+            return ""
+        at = record.closed_at + record.clock_offset_s
+        self._first_at = self._first_at or at
+        slot = self._slots[int((at - self._first_at) // SLOT_S)]
+        if slot.total() >= SLOT_ANSWERS or read_too_late(record):
+            return ""
+        self._last_at = max(self._last_at, at)
         self.answers += 1
         if record.tokens_from == "usage" and record.choices == 1:
             self.chunks += len(us)
             self.tokens += tokens
         way = way_of(record)
+        slot[way] += 1
         self.ways[way] += bool(way)
         if way == WHOLE:
             self._longest_us = max(self._longest_us, us[-1])
-        return self.answers == WARN_AFTER
+        return self._news()
+
+    def _news(self) -> str:
+        seconds = self._last_at - self._first_at
+        if self._alarm_s is None:
+            if self.answers < WARN_AFTER or seconds < WARN_AFTER_S or not self.way:
+                return ""
+            self._alarm_s = seconds
+            return next(self.remarks())
+        if self._retracted or self.way:
+            return ""
+        self._retracted = True
+        return self._retraction()
+
+    def _retraction(self) -> str:
+        return (
+            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} answers so far were held back, which stalls explain."
+        )
 
     @property
     def way(self) -> str:
-        """In which most of them came; empty: as they were made, or too few."""
+        """In which most of them came, in the earlier half of the time as in the later one; empty: as they were made, or too
+        few."""
         way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
-        return way if way and count >= max(MIN_ANSWERS, self.answers / 2) else ""
+        if not way or count < MIN_ANSWERS:
+            return ""
+        slots = sorted(slot for slot, ways in self._slots.items() if ways)
+        middle = (slots[0] + slots[-1] + 1) // 2 if len(slots) > 1 else slots[0]
+        earlier = [self._slots[slot] for slot in slots if slot < middle]
+        later = [self._slots[slot] for slot in slots if slot >= middle]
+        parts = [part for part in (earlier, later) if part]
+        most = all(2 * sum(ways[way] for ways in part) >= sum(ways.total() for ways in part) for part in parts)
+        return way if most and 2 * count >= self.answers else ""
 
     @property
     def tokens_a_chunk(self) -> float | None:
@@ -78,7 +126,9 @@ class Buffering:
         return self.tokens / self.chunks if self.chunks else None
 
     def remarks(self) -> Iterator[str]:
-        """What a reader of TTFT and gaps must know."""
+        """What a reader of TTFT and gaps must know, by all answers until now."""
+        if self._alarm_s is not None and not self.way:
+            yield self._retraction()
         of = f"{self.ways[self.way]} of {self.answers} answers" if self.way else ""
         if self.way == WHOLE:
             yield (
@@ -96,7 +146,7 @@ class Buffering:
         elif self.way == LUMPS:
             yield (
                 f"WARNING: BUFFERED STREAM: the chunks of {of} came together, {LUMP:g} or more at a time on average: a "
-                "buffer on the way lets them go when it is full (a proxy, compression, a server that flushes seldom). "
+                "buffer lets them go when it is full (a proxy, compression, a server that writes several tokens at a time). "
                 "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is nearly right."
             )
 
@@ -106,7 +156,7 @@ def way_of(record: Record) -> str:
     this machine that read late."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
-    if (record.read_lag_us or 0) > max(span_us, us[-1] / 2, AT_ONCE_US) / 2:
+    if read_too_late(record):
         return ""
     if len(us) > 1 and span_us <= AT_ONCE_US:
         return WHOLE if us[-1] >= WAITED_US else ""
@@ -116,7 +166,19 @@ def way_of(record: Record) -> str:
     low, high = DELAYED_ACK_US
     if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and share(gaps_us, low, high) >= DELAYED_SHARE:
         return DELAYED
-    return LUMPS if together >= LUMP else ""
+    usual = median(Counter(us).values())
+    return LUMPS if together >= LUMP and usual >= USUAL_LUMP else ""
+
+
+def read_too_late(record: Record) -> bool:
+    """This machine read so late that it may have put chunks together itself: later than one follows another on average, or
+    where all came at once, than half of what they took."""
+    us = record.chunk_us
+    span_us = us[-1] - us[0]
+    lag_us = record.read_lag_us or 0
+    if span_us <= AT_ONCE_US:
+        return lag_us > max(us[-1] / 2, AT_ONCE_US) / 2
+    return lag_us >= max(span_us / (len(us) - 1), AT_ONCE_US)
 
 
 def share(values: list[int], low: int, high: int) -> float:

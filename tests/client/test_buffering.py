@@ -5,15 +5,26 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.client.buffering import ANSWERS, DELAYED, LUMPS, WHOLE, Buffering, way_of
+from locust_llm.client.buffering import DELAYED, LUMPS, SLOT_ANSWERS, TAKEN_BACK, WHOLE, Buffering, way_of
 from locust_llm.core.record import Record
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
 QUANTA = answered(*(200 + 40.3 * (number // 2) for number in range(20)))
 FULL = answered(*(200 + 150 * (number // 6) for number in range(24)))
+
+
+def over_time(records: Iterable[Record], per_s: float = 4.0) -> list[tuple[float, str]]:
+    """(seconds after the first answer, line) of every line for the console."""
+    found = Buffering()
+    return [
+        (number / per_s, line)
+        for number, record in enumerate(records)
+        if (line := found.add(replace(record, closed_at=10.0 + number / per_s)))
+    ]
 
 
 def seen(records: Iterable[Record]) -> Buffering:
@@ -59,16 +70,55 @@ def test_the_remark_names_the_likely_cause() -> None:
     assert "4 or more at a time" in said
 
 
-def test_once_it_can_be_told_that_is_said() -> None:
+def test_the_alarm_waits_for_ten_seconds_of_evidence() -> None:
+    ((at, line),) = over_time([BURST] * 200)
+    assert (at, line.startswith("WARNING: BUFFERED STREAM: 41 of 41 answers came whole")) == (10.0, True)
+
+
+def test_a_stall_at_the_start_is_no_alarm() -> None:
+    """In the first two seconds everything came together, as a server or this machine had other work."""
+    assert over_time([FULL] * 8 + [STEADY] * 200) == []
+    assert list(seen([replace(FULL, closed_at=10.0 + i / 10) for i in range(8)] + [STEADY] * 9).remarks()) == []
+
+
+def test_an_alarm_that_was_wrong_is_taken_back_once_and_at_the_end() -> None:
+    """For a minute the server was starved, then it was not."""
+    records = [FULL] * 240 + [STEADY] * 1000
+    (_, alarm), (at, line) = over_time(records)
+    assert alarm.startswith("WARNING: BUFFERED STREAM")
+    assert (line.startswith(TAKEN_BACK), 60 < at < 150) == (True, True)
     found = Buffering()
-    assert [number for number in range(1, 300) if found.add(BURST)] == [20]
+    for number, record in enumerate(records):
+        found.add(replace(record, closed_at=10.0 + number / 4))
+    (remark,) = found.remarks()
+    assert remark.startswith(TAKEN_BACK)
+
+
+def test_the_alarm_and_the_end_have_one_criterion() -> None:
+    """What is alarmed and not taken back is in the report, and what is not alarmed is not."""
+    for records in (
+        [BURST] * 100,
+        [FULL, STEADY, STEADY] * 50,
+        [FULL] * 30 + [STEADY] * 70,
+        [STEADY] * 60 + [FULL] * 50,
+    ):
+        found = Buffering()
+        lines = [line for n, one in enumerate(records) if (line := found.add(replace(one, closed_at=10.0 + n / 4)))]
+        assert bool(found.way) == (len(lines) == 1)
+        assert found.way in ("", WHOLE, LUMPS)
+
+
+def test_a_few_large_lumps_among_single_chunks_are_stalls() -> None:
+    """Forty chunks, eight reads: six single ones, and two after stalls of 300 ms."""
+    ms = [200, 220, 240, *[540] * 17, 560, 580, 600, *[900] * 17]
+    assert way_of(answered(*ms)) == ""
 
 
 def test_it_takes_three_of_a_kind_and_half_of_all() -> None:
     assert seen([BURST] * 2).way == ""
     assert seen([BURST] * 3).way == WHOLE
     assert seen([BURST] * 3 + [STEADY] * 4).way == ""
-    assert seen([BURST] * 4 + [STEADY] * 4).way == WHOLE
+    assert seen(replace(one, closed_at=12.0) for one in [BURST] * 4 + [STEADY] * 4).way == WHOLE
 
 
 def test_failures_short_answers_and_whole_bodies_say_nothing() -> None:
@@ -89,9 +139,9 @@ def test_tokens_a_chunk_by_the_servers_own_count() -> None:
     assert seen([answered(*range(200, 400, 20), output_tokens=20, choices=2)] * 5).tokens_a_chunk is None
 
 
-def test_after_enough_answers_no_more_are_looked_at() -> None:
-    found = seen([STEADY] * ANSWERS + [BURST] * 1000)
-    assert (found.answers, found.ways.total()) == (ANSWERS, 0)
+def test_no_more_than_some_answers_of_each_five_seconds_are_looked_at() -> None:
+    found = seen([STEADY] * SLOT_ANSWERS + [BURST] * 1000)
+    assert (found.answers, found.ways.total()) == (SLOT_ANSWERS, 0)
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted), st.integers(0, 5_000_000))

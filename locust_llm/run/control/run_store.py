@@ -247,9 +247,8 @@ class RunStore:
             self.add_note(f"WARNING: {self._why(all_failed)}")
         if record.failed and not self._out_of_memory and out_of_memory(record.error, None):
             self._out_of_memory = record.error
-        if self.buffering.add(record):
-            for remark in self.buffering.remarks():
-                logger.warning(remark)
+        if news := self.buffering.add(record):
+            log_note(news)
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self.add_note(
                 "WARNING: the server answered a streaming request with one JSON body: such answers have no time to first "
