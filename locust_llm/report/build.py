@@ -69,7 +69,7 @@ SUMMARY_FILE: Final = "summary.md"
 FACTS: Final = (
     "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled", "reading", "failures",
     "slos", "slo_status", "good", "steady", "interference", "examination", "speculation", "sessions", "waterfall",
-    "prefix_cache", "tenants", "sweep", "validity", "energy", "unread",
+    "prefix_cache", "tenants", "sweep", "validity", "energy", "unread", "outages",
 )  # fmt: skip
 """Fields of the summary that run.json has beside the run."""
 OWN_FOLDER: Final = Path(__file__).parent

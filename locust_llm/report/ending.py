@@ -15,7 +15,7 @@ from locust_llm.report.analysis.knee import SLO
 from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Group, Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
-from locust_llm.report.document.delivery import delivery_line
+from locust_llm.report.document.delivery import delivery_line, outage_line
 from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, SHORT_NAMES, main_first
 from locust_llm.report.document.headline import OF_TAGS, headline
 from locust_llm.report.document.paired import cells_of as cells_of_arms
@@ -109,7 +109,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:
         yield from filter(None, [verdict_line(summary, run)])
-    yield from filter(None, [delivery_line(summary)])
+    yield from filter(None, [outage_line(summary), delivery_line(summary)])
     if summary.sweep is not None:
         yield from (block.text for block in warnings(summary.sweep) if isinstance(block, Text))
     if summary.paired is not None and summary.paired.warning:
@@ -122,7 +122,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield from first
         return
     for failure in summary.failures[:MAX_FAILURES]:
-        status = "" if failure.status is None else f" {failure.status}"
+        status = "" if failure.status is None else f" (HTTP {failure.status})"
         message = f", {cut(failure.message, MAX_MESSAGE)}" if failure.message else ""
         yield f"{failure.count} failed: {failure.outcome}{status}{message}"
 

@@ -40,6 +40,7 @@ from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
 from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
+from .outages import outages
 from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
 from .selection import Floats, Selection, adjusted, distribution, felt, mean, of_chunks, ratio, total
@@ -101,6 +102,7 @@ def summarise(
         slo_status=overall(slos),
         good=good_requests(seen) if swept is None else None,
         steady=steady(everything, ended, span, run),
+        outages=outages(main, run) if swept is None else (),
         growth=growth(main) if swept is None else None,
         interference=interference,
         examination=_examination(results, run, verdict) if results else None,

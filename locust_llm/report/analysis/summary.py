@@ -9,6 +9,7 @@ from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.energy import Energy
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.load import Delivery
+from locust_llm.report.results.outage import Outage
 from locust_llm.report.results.paired import Paired
 from locust_llm.report.results.validity import Validity
 from locust_llm.report.results.waterfall import Waterfall
@@ -326,6 +327,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
     good: Good | None = None
     steady: Steady | None = None
+    outages: tuple[Outage, ...] = ()
+    """When nothing answered."""
     growth: Growth | None = None
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None

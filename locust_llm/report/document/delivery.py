@@ -1,9 +1,10 @@
 """What of an open loop was not sent, or not completed, in sentences."""
 
-from locust_llm.core.text import brief, sentence
+from locust_llm.core.text import brief, many, sentence
 from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.results.load import Delivery
+from locust_llm.report.results.outage import in_words
 from locust_llm.slo.client_verdict import FULL_CORE
 
 
@@ -52,6 +53,23 @@ def delivery_line(summary: Summary) -> str | None:
         )
     unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent; {d.never_started} of them found no free user"
     return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+
+
+def outage_line(summary: Summary) -> str | None:
+    """That nothing answered for a while, and what the rates are without that time."""
+    if not summary.outages:
+        return None
+    silent_s, unanswered = sum(one.seconds for one in summary.outages), sum(one.unanswered for one in summary.outages)
+    whole_s = summary.conditions.duration_s or 0.0
+    text = f"NO ANSWER: {in_words(summary.outages)}: {many(unanswered, 'request')} had no answer at all."
+    if not whole_s > silent_s:
+        return text
+    factor = whole_s / (whole_s - silent_s)
+    rows = {row.tag: row.avg for row in summary.rows if row.avg is not None}
+    tags = (("output_token_throughput", " output tokens/s"), ("request_throughput", " requests/s"))
+    rates = [brief(rows[tag] * factor, unit, 3) for tag, unit in tags if tag in rows]
+    without = f"without these {brief(silent_s, ' s', 3)} they are {' and '.join(rates)}"
+    return f"{text} Rates are over {brief(whole_s, ' s', 3)}; {without}."
 
 
 def overload_line(summary: Summary) -> str | None:

@@ -23,7 +23,7 @@ from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, flags_of, interval, observed
-from .delivery import completed, delivery_line, overload_line
+from .delivery import completed, delivery_line, outage_line, overload_line
 from .figures import details, figures
 from .headline import headline
 from .interference import stalls
@@ -128,7 +128,7 @@ def opening(summary: Summary, run: Run) -> Iterator[Block]:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
         yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first
-    for line in filter(None, (overload_line(summary), delivery_line(summary))):
+    for line in filter(None, (outage_line(summary), overload_line(summary), delivery_line(summary))):
         yield Text(line, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)

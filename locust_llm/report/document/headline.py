@@ -12,6 +12,7 @@ from locust_llm.report.analysis.knee import foremost
 from locust_llm.report.analysis.summary import Group, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.results.conditions import Conditions
+from locust_llm.report.results.outage import in_words
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
@@ -98,6 +99,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
             yield why
     yield f"{load} {first}".strip()
     yield from others
+    if summary.outages:
+        yield f"{in_words(summary.outages)}, and rates count that time"
     if c.failed:
         yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
 
