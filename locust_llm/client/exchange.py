@@ -289,10 +289,12 @@ def _record(
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, merged = stream.chunks()
-    tokens, tokens_from = answer.output_tokens, "usage"
+    counts = answer.settled
+    tokens, tokens_from, reasoning, hidden = counts.output, "usage", counts.reasoning, answer.hidden_tokens
     if tokens is None:
-        counted = not chunk_us and request.labels.get("inputs") and answer.input_tokens is not None
+        counted = not chunk_us and request.labels.get("inputs") and counts.input is not None
         tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "usage" if counted else "")
+        reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be
     if outcome == OK and answer.results is not None and answer.results < (asked := request.labels.get("inputs") or 0):
         outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"
     frame = stream.frame
@@ -319,11 +321,13 @@ def _record(
         streamed=stream.streamed,
         choices=answer.choices,
         retry_after_s=None if later is None else retry_after_s(str(later), time.time()),
-        input_tokens=answer.input_tokens,
+        input_tokens=counts.input,
         output_tokens=tokens,
-        reasoning_tokens=answer.reasoning_tokens,
-        cached_tokens=answer.cached_tokens,
+        reasoning_tokens=reasoning,
+        hidden_tokens=hidden,
+        cached_tokens=counts.cached,
         tokens_from=tokens_from,
+        rejected_counts=counts.rejected,
         clock="thread" if stream.unstamped else "kernel",
         bad_stamps=stream.bad_stamps,
         read_lag_us=stream.read_lag_ns // 1000,

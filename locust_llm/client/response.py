@@ -15,17 +15,20 @@ from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTE
 from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_metrics, of_timings
-from locust_llm.protocols.answer import Completion, error_line, status_message
+from locust_llm.protocols.answer import Completion, error_line, plain_json, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
+from .compression import codings, decompressed
 from .http import Frame, HTTPParseError
-from .sse import Alike, Event, EventDecoder, EventTooLong
+from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_stream
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_ERROR_BYTES: Final = 1 << 18
 """What is kept of the body of an error, and of an answer that is given up: more than any message of it shows."""
 MAX_HEADER_BYTES: Final = 1 << 16
+BEGINNING_BYTES: Final = 256
+"""Of a body, by which it shows whether it is an event stream."""
 DONE_NS: Final = 1_000_000_000
 """How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
 that comes behind ``[DONE]`` comes with it; a second is a thousand round trips of a network nearby."""
@@ -92,6 +95,9 @@ class Response:
         """The last read ended with a whole HTTP chunk, or with the headers before the first."""
         self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
         self._events: EventDecoder | None = None
+        self._beginning: list[Piece] | None = None
+        """Of a body that may yet turn out to be an event stream; None: that is known."""
+        self._codings: tuple[str, ...] = ()
         self._body: list[bytes] = []
         self._body_bytes = 0
 
@@ -164,6 +170,7 @@ class Response:
         """Decode what is left; (outcome, message). Called once, after it is over."""
         try:
             self._decode()
+            self._take_rest()
             return self._outcome()
         except Exception as error:
             self.failure = ("malformed", f"the answer could not be read: {describe(error)}")
@@ -201,7 +208,9 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        return b"".join(self._body)
+        """As it can be read: an error may come compressed, though nobody asked for that."""
+        whole = b"".join(self._body)
+        return (decompressed(whole, self._codings, MAX_ERROR_BYTES) or whole) if self._codings else whole
 
     @property
     def sample(self) -> bytes:
@@ -224,8 +233,14 @@ class Response:
             return self.answer.outcome()
         if self.failure is not None:
             return self.failure
+        if self._events is None and self._codings:
+            if self.answer.look_for_error(self.body):
+                return self.answer.outcome()
+            return "malformed", self._compressed
         if self._events is None:
             self.answer.whole(self.body)
+        elif line := self._events.no_stream:
+            return "malformed", f"no event stream, though its Content-Type says so: {error_line(line)}"
         elif self._events.unterminated and not self.answer.finished:
             return "truncated", "the last event has no end"
         outcome, message = self.answer.outcome()
@@ -238,6 +253,24 @@ class Response:
         if self._events is None:
             return outcome == OK
         return self._done or self.answer.closing
+
+    @property
+    def _compressed(self) -> str:
+        return f"Content-Encoding {', '.join(self._codings)}, although none was asked for"
+
+    def _take_rest(self) -> None:
+        """What no blank line ended is no event, unless it is an error, or JSON, to its end."""
+        if self._events is None or not self._events.unterminated or not self.stamps:
+            return
+        if self.failure is not None and self.failure[0] in SPOILT:
+            return
+        for event in self._events.rest(len(self.stamps) - 1):
+            _, kind, data = event
+            if kind.lower() == "error" or self._events.ends_with_json:
+                if kind.lower() == "error" or is_json(data):
+                    self.answer.add(event)
+            else:
+                self.answer.look_for_error(data)
 
     def _frame(self) -> None:
         """Take what was read out of its HTTP frame."""
@@ -272,14 +305,32 @@ class Response:
         """They are complete; ``data``: the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
+            self._codings = codings(str(self.frame.get("content-encoding", "")))
             return
         kind = str(self.frame.get("content-type", "")).lower()
-        coding = str(self.frame.get("content-encoding", "identity"))
-        if coding.lower() not in ("identity", ""):
-            self._ends("malformed", f"Content-Encoding {coding}, although none was asked for")
+        self._codings = codings(str(self.frame.get("content-encoding", "")))
+        if self._codings and "event-stream" in kind:
+            self._ends("malformed", self._compressed)
         elif "event-stream" in kind:
             self._events = EventDecoder()
             self._aligned = str(self.frame.get("transfer-encoding")).strip().lower() == "chunked" and ends_aligned(data)
+        elif not self._codings:
+            self._beginning = []
+
+    def _look_for_events(self, pieces: list[Piece]) -> list[Piece]:
+        """Some servers forget the Content-Type of an event stream: then its first bytes tell. What can be decoded."""
+        if self._beginning is None:
+            return pieces
+        pieces = self._beginning + pieces
+        self._beginning = None
+        beginning = b"".join(data for _, data in pieces)[: BEGINNING_BYTES + 1]
+        found = is_event_stream(beginning)
+        if found:
+            self._events = EventDecoder()
+        elif found is None and len(beginning) <= BEGINNING_BYTES and not self.over:
+            self._beginning = pieces
+            return []
+        return pieces
 
     def _decode(self) -> None:
         """Out of the frame, into events, into the answer, as far as its bounds allow."""
@@ -297,7 +348,7 @@ class Response:
                         self.answer.add_alike(*event)
                 self.answer.find_form()
         self._frame()
-        pieces, self.frame.pieces = self.frame.pieces, []
+        pieces, self.frame.pieces = self._look_for_events(self.frame.pieces), []
         self._decoded, self.waiting_bytes = self._framed, 0
         if self._events is None:
             most = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BYTES
@@ -384,6 +435,15 @@ def ends_aligned(data: bytes) -> bool:
         if not CHUNK_SIZE.fullmatch(size) or rest[(end := int(size, 16)) : end + 2] != b"\r\n":
             return False
         rest = rest[end + 2 :]
+    return True
+
+
+def is_json(data: bytes) -> bool:
+    """To its end."""
+    try:
+        plain_json(data)
+    except (ValueError, RecursionError):
+        return False
     return True
 
 

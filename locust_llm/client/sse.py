@@ -3,19 +3,27 @@
 sseclient-py is right about fields, but it dispatches a tail that no blank line ended, knows no blank line of mixed line
 ends, raises on bad UTF-8, loses the first event after a byte order mark and needs time that grows with the square of an
 endless event. So only what a blank line has ended is given to it, all line ends as \\n, as latin-1 (which never raises;
-the bytes come back unchanged), and an event above ``MAX_EVENT_BYTES`` or ``MAX_EVENT_LINES`` is refused.
+the bytes come back unchanged), and an event of more than ``MAX_EVENT_LINES`` is refused. What it may be long is the bound
+of the whole answer, which is its reader's affair.
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+
+What servers write into a stream when they fail, and no browser would read, is made an event first: a field ``error``
+(llama.cpp), an event of that type whose text is a comment (Dynamo), JSON without a field before it.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 
 from sseclient import SSEClient
 
 logging.getLogger("sseclient").setLevel(logging.WARNING)  # else it logs what a server wrote, as it came
 
-MAX_EVENT_BYTES = 1 << 20
 MAX_EVENT_LINES = 2_000
+HEAD_BYTES = 4096
+LARGE_BYTES = 1 << 20
+MAX_VALUES = 1 << 18
+"""Of JSON in an event above LARGE_BYTES: an image has few, and many of them would take many times its memory."""
 BOM = b"\xef\xbb\xbf"
 
 Piece = tuple[int, bytes]
@@ -26,18 +34,29 @@ Alike = tuple[list[int], bytes]
 """Events that differ in the text of their chunk alone: (for each the number of the read that ended it, data of the last)"""
 
 
+FIELD = re.compile(rb"(?:data|event|id|retry|error)?:|(?:data|event|id|retry)\n")
+"""The begin of a line of an event stream: a field, or a comment."""
+BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:")
+ODD = re.compile(rb"^(?:[{\[]|error:|event: ?error[ \n])", re.MULTILINE | re.IGNORECASE)
+"""In whole events: what is made an event first."""
+ERROR = re.compile(rb"event: ?error *", re.IGNORECASE)
+
+
 class EventTooLong(ValueError):
-    """An event above the size that any chat completion needs."""
+    """An event of more lines, or values, than it may have."""
 
 
 class EventDecoder:
     """Feed it pieces as they come, in any split; it gives each event once, when its blank line is there."""
 
     def __init__(self) -> None:
+        self.head = b""
+        """The first bytes of a stream of which nothing was an event yet."""
+        self._none_yet = True
         self.shared: set[int] = set()
         """The reads that brought the end of an event and the beginning, but not the end, of the next."""
         self._held: list[bytes] = []  # the event under way
-        self._held_bytes = 0
         self._held_lines = 0
         self._line_ended = False
         self._after_cr = False
@@ -53,24 +72,29 @@ class EventDecoder:
                 data = self._lines(data)
             if not data:
                 continue
+            if self._none_yet and len(self.head) < HEAD_BYTES:
+                self.head += data[:HEAD_BYTES]
             end = data.rfind(b"\n\n") + 2
             if end == 1:  # not there; but a blank line may be split over pieces
                 end = 1 if self._line_ended and data.startswith(b"\n") else 0
             self._line_ended = data.endswith(b"\n")
             if end:
                 whole.append((read, b"".join(self._held) + data[:end]))
-                self._held, self._held_bytes, self._held_lines = [], 0, 0
+                self._held, self._held_lines = [], 0
                 data = data[end:]
             if data:
                 self._held.append(data)
-                self._held_bytes += len(data)
                 self._held_lines += data.count(b"\n")
                 if whole and whole[-1][0] == read:
                     self.shared.add(read)
         if whole:
-            yield from _events(whole)
-        if self._held_bytes > MAX_EVENT_BYTES or self._held_lines > MAX_EVENT_LINES:
-            raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes or {MAX_EVENT_LINES} lines")
+            for event in _events(whole):
+                self._none_yet = False
+                if len(event[2]) > LARGE_BYTES and values_in(event[2]) > MAX_VALUES:
+                    raise EventTooLong(f"an event of more than {LARGE_BYTES} bytes and {MAX_VALUES} values")
+                yield event
+        if self._held_lines > MAX_EVENT_LINES:
+            raise EventTooLong(f"an event of more than {MAX_EVENT_LINES} lines")
 
     @property
     def between(self) -> bool:
@@ -79,12 +103,31 @@ class EventDecoder:
 
     def passed(self) -> None:
         """Whole events, which began with no byte order mark, came past this decoder."""
-        self._start, self._line_ended = None, True
+        self._start, self._line_ended, self._none_yet = None, True, False
 
     @property
     def unterminated(self) -> bool:
         """Something that no blank line ended is left: it is no event."""
         return any(data.strip(b"\n") for data in self._held)
+
+    def rest(self, read: int) -> list[Event]:
+        """What no blank line ended, as if it had; ``read``: the number of the last one."""
+        data = b"".join(self._held).strip(b"\n")
+        if len(data) > LARGE_BYTES and values_in(data) > MAX_VALUES:
+            return []
+        return list(_events([(read, data + b"\n\n")])) if data else []
+
+    @property
+    def ends_with_json(self) -> bool:
+        """What no blank line ended has no field before it: it is as complete as its JSON."""
+        beginning = b"".join(piece[:64] for piece in self._held[:64])
+        return beginning.lstrip().startswith((b"{", b"["))
+
+    @property
+    def no_stream(self) -> bytes:
+        """The first line that shows that this is none; empty: there were events, or nothing but comments."""
+        lines = self.head.split(b"\n") if self._none_yet else []
+        return next((line for line in lines if line.strip() and not FIELD.match(line + b"\n")), b"")
 
     def _lines(self, data: bytes) -> bytes:
         """``data`` with \\n at the end of each line; a \\r\\n may be split over pieces."""
@@ -114,7 +157,7 @@ def _events(pieces: list[Piece]) -> Iterator[Event]:
         else:
             plain = _plain(data)
         if not plain:
-            other.append(piece)
+            other.append((read, _made_events(data)) if ODD.search(data) else piece)
             continue
         if other:
             yield from _parsed(other)
@@ -139,6 +182,37 @@ def _plain(data: bytes) -> list[tuple[str, bytes]]:
         else:
             return []
     return events
+
+
+def values_in(data: bytes) -> int:
+    """Of JSON, at most."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def is_event_stream(beginning: bytes) -> bool | None:
+    """Whether the first bytes of a body are those of an event stream, whatever its Content-Type; None: too few to tell."""
+    blank = BEGIN.match(beginning)
+    text = beginning[blank.end() if blank else 0 :]
+    if FIELD.match(text):
+        return True
+    return None if any(field.startswith(text) for field in FIELDS) else False
+
+
+def _made_events(data: bytes) -> bytes:
+    """Whole events, with what servers write when they fail as an event of its own."""
+    return b"".join(_made_event(event) + b"\n\n" for event in data.split(b"\n\n") if event)
+
+
+def _made_event(event: bytes) -> bytes:
+    lines = [line for line in event.split(b"\n") if line]
+    if not ODD.search(event) or any(line.startswith(b"data") for line in lines):
+        return event
+    if lines[0].startswith((b"{", b"[")):
+        return b"\n".join(b"data: " + line for line in lines)
+    texts = [line for line in lines if not ERROR.fullmatch(line) and not line.startswith((b"id:", b"retry:"))]
+    texts = [line.lstrip(b":") if line.startswith(b":") else re.sub(rb"(?i)^error:", b"", line) for line in texts]
+    texts = [text.strip() for text in texts if text.strip()] or [b"an event named error"]
+    return b"event: error\n" + b"\n".join(b"data: " + text for text in texts)
 
 
 def _parsed(pieces: list[Piece]) -> Iterator[Event]:

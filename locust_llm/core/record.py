@@ -6,6 +6,7 @@ whole microseconds after ``sent_at`` (``chunk_us``), so that request latency = T
 and a record is the same whether it was written locally or came from a worker.
 """
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -62,6 +63,15 @@ FAILURES: Final = {
     CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
     UNNAMED: "of an imported result: the load tester that made it says no more",
 }
+# Why a request has no ITL.
+NOT_STREAMED: Final = "had no chunk"
+NO_COUNT: Final = "have no count of tokens"
+ONE_CHUNK: Final = "came in one chunk"
+ONE_TOKEN: Final = "have fewer than two tokens"
+AT_ONCE: Final = "were read at once"
+HIDDEN_REASONING: Final = "have hidden reasoning that nobody counted"
+TOKENS_A_MS: Final = 8
+"""No model writes so many tokens in a millisecond."""
 DUE: Final = "due"
 GAPS: Final = "gaps"
 """What an imported record may lack: when it was due, and the stamps between its first chunk and its last."""
@@ -151,10 +161,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     reasoning_tokens: Count | None = None
+    hidden_tokens: Count | None = 0
+    """Those of ``reasoning_tokens`` that did not come as they were made: between the chunks they have no time of their own.
+    None: there were some, and nobody knows how many."""
     cached_tokens: Count | None = None
     tokens_from: str = ""
     """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). ``tokenizer``: of an imported
     result, whose load tester counted. Empty: no count."""
+    rejected_counts: tuple[tuple[str, str], ...] = ()
+    """(field of the record, what the server wrote) for each of its counts that contradicts the answer, and so was not
+    taken: no tokens beside text, less than nothing, reasoning left out of the output."""
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
@@ -277,14 +293,63 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.latency_s
 
     @property
+    def rejected(self) -> str:
+        """Its rejected counts as text, a line each."""
+        return "\n".join(f"{name} {value}" for name, value in self.rejected_counts)
+
+    @property
     def itl_s(self) -> float | None:
         """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's inter_token_latency, which many
-        tools call TPOT. Choices come side by side, so of several the tokens of one count, on average. None below two
-        tokens, and without chunks."""
-        if not self.chunk_us or self.output_tokens is None:
+        tools call TPOT. Choices come side by side, so of several the tokens of one count, on average. None where two
+        stamps, or the tokens between them, are not known: see ``no_itl``."""
+        if self.no_itl:
             return None
-        later = self.output_tokens / self.choices - self.first_chunk_tokens
-        return (self.chunk_us[-1] - self.chunk_us[0]) / 1e6 / later if later > 0 else None
+        return self._span_us / 1e6 / self._tokens_later
+
+    @property
+    def no_itl(self) -> str:
+        """Why it has no ITL; empty: it has one."""
+        us = self.chunk_us
+        if not us:
+            return NOT_STREAMED
+        if self.output_tokens is None:
+            return NO_COUNT
+        if len(us) == 1:
+            return ONE_CHUNK
+        if self.hidden_tokens is None or (self.hidden_tokens and self.first_output is None):
+            return HIDDEN_REASONING
+        if self._first == len(us) - 1:
+            return ONE_CHUNK
+        later = self._tokens_later
+        if self._came_at_once(later):
+            return AT_ONCE
+        return "" if later > 0 else ONE_TOKEN
+
+    @property
+    def _first(self) -> int:
+        """The index of the chunk from which on the tokens are known: a summary of hidden reasoning has others."""
+        return self.first_output or 0 if self.hidden_tokens else 0
+
+    @property
+    def _span_us(self) -> int:
+        return self.chunk_us[-1] - self.chunk_us[self._first]
+
+    @property
+    def _tokens_later(self) -> float:
+        """Tokens behind the first chunk."""
+        return ((self.output_tokens or 0) - (self.hidden_tokens or 0)) / self.choices - self.first_chunk_tokens
+
+    def _came_at_once(self, later: float) -> bool:
+        """It had been gathered on the way: most of it came in the first read, or together with others, faster than any
+        model writes."""
+        us, chunks = self.chunk_us, len(self.chunk_us)
+        if us[-1] == us[self._first]:
+            return True
+        if not self.merged:
+            return False
+        if self.choices == 1 and 2 * bisect_right(us, us[0]) > chunks:
+            return True
+        return 2 * len(self.merged) > chunks and self._span_us * TOKENS_A_MS < later * 1000
 
     @property
     def known_us(self) -> tuple[int, ...]:
@@ -309,9 +374,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         if self.chunk_tokens:
             return sum(tokens * chunks for tokens, chunks in self.chunk_tokens) / len(self.chunk_us)
-        if self.output_tokens is None or self.tokens_from != "usage":
+        if self.output_tokens is None or self.tokens_from != "usage" or self.hidden_tokens is None:
             return None
-        return (self.output_tokens - (self.finish_reason == "stop")) / len(self.chunk_us)
+        chunks = len(self.chunk_us) - self._first
+        return (self.output_tokens - self.hidden_tokens - (self.finish_reason == "stop")) / chunks
 
     @property
     def shared(self) -> int:

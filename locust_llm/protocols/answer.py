@@ -8,23 +8,27 @@ import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
 from locust_llm.core.foreign_text import shown
 from locust_llm.core.record import OK
 
+from .content import call_of, has_arguments, has_text, is_encrypted, is_summary, parts_of
+from .error_forms import complaint_in, failed_base, is_error, message_in
+from .lenient import fitted
+from .token_counts import CACHED, INPUT, OUTPUT, REASONING, Settled, TokenCounts, Usage, take
+from .token_counts import Count as Count
+from .token_counts import count as count
+
 if TYPE_CHECKING:
     from .protocol import Protocol
 
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
-MAX_COUNT: Final = 1 << 53
 MAX_CHUNK_TOKENS: Final = 1 << 31
 
-Count = int | float | None
-"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0."""
 Index = int | float | str | None
 """Of a choice."""
 T = TypeVar("T")
@@ -36,18 +40,45 @@ class Delta(msgspec.Struct, gc=False):
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    thinking: Any = None
+    thinking_blocks: Any = None
+    """Of LiteLLM, beside ``reasoning_content``."""
+    reasoning_details: Any = None
+    """Of OpenRouter and MiniMax: parts, each with its type."""
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
     """A tool call of the time before ``tool_calls``."""
+    images: Any = None
+    audio: Any = None
 
     @property
-    def output(self) -> bool:
-        return bool(self.content or self.tool_calls or self.refusal or self.function_call)
+    def brought(self) -> tuple[bool, bool]:
+        """(whether it has output, whether it has reasoning), but for tool calls."""
+        content = self.content
+        if isinstance(content, str):
+            output, thought = content != "", False
+        else:
+            output, thought = parts_of(content) if content else (False, False)
+        output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
+        thought = (
+            thought
+            or has_text(self.reasoning_content)
+            or has_text(self.reasoning)
+            or has_text(self.thinking)
+            or has_text(self.thinking_blocks)
+            or has_text(self.reasoning_details)
+        )
+        return output, thought
 
     @property
-    def thought(self) -> bool:
-        return bool(self.reasoning_content or self.reasoning)
+    def details(self) -> Any:
+        """Reasoning, in parts that have types."""
+        return self.reasoning_details
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.tool_calls or self.function_call)
 
     @property
     def text_alone(self) -> bool:
@@ -55,13 +86,25 @@ class Delta(msgspec.Struct, gc=False):
         return isinstance(self.content, str) and self.content != "" and self == Delta(content=self.content)
 
 
+def _has_sound(audio: Any) -> bool:
+    return isinstance(audio, dict) and bool(audio.get("data") or audio.get("transcript"))
+
+
 class Failure(msgspec.Struct, gc=False):
-    """Where a failure is, in an event or a whole answer: in ``error``, or, as vLLM wrote it until 2025 and LMDeploy does, in
-    the ``message`` of an ``object`` that is an ``error``."""
+    """Where a failure is beside an answer, in an event or a whole answer: in ``error``; as vLLM wrote it until 2025 and
+    LMDeploy does, in the ``message`` of an ``object`` that is an ``error``; or in the ``base_resp`` of MiniMax. Other forms
+    stand alone: see error_forms.py."""
 
     error: Any = None
     object: Any = None
     message: Any = None
+    base_resp: Any = None
+
+    @property
+    def failed(self) -> bool:
+        if self.error and is_error(self.error):
+            return True
+        return self.object == "error" or (self.base_resp is not None and failed_base(self.base_resp))
 
 
 class Text(msgspec.Struct, gc=False):
@@ -69,7 +112,10 @@ class Text(msgspec.Struct, gc=False):
 
     index: Index = None
     content: Any = msgspec.field(default=None, name="text")
-    finish_reason: str | None = None
+    finish_reason: Any = None
+    usage: Usage | None = None
+    error: Any = None
+    details: ClassVar[None] = None
 
     @property
     def delta(self) -> "Text":
@@ -78,16 +124,18 @@ class Text(msgspec.Struct, gc=False):
     message = delta
 
     @property
-    def output(self) -> bool:
-        return bool(self.content)
+    def brought(self) -> tuple[bool, bool]:
+        return has_text(self.content), False
 
     @property
-    def thought(self) -> bool:
+    def has_calls(self) -> bool:
         return False
 
     @property
-    def text_alone(self) -> bool:
-        return isinstance(self.content, str) and self.content != ""
+    def plain(self) -> bool:
+        """It adds a text, and nothing else."""
+        text = isinstance(self.content, str) and self.content != ""
+        return text and self.usage is None and self.error is None
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
@@ -95,6 +143,7 @@ BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
+NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
 USUAL: Final = BROKEN | {
@@ -128,10 +177,17 @@ class Completion:
         self.first_output: int | None = None
         self.first_chunk_tokens = 1
         self.finish_reason: str | None = None
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.reasoning_tokens: int | None = None
-        self.cached_tokens: int | None = None
+        self.counts = TokenCounts()
+        self.input_parts: dict[str, int] = {}
+        """Counts that together are the prompt, of protocols that count its parts."""
+        self.thought = False
+        """Reasoning came as it was made."""
+        self.summarised = False
+        """A summary of the reasoning came, which has other tokens than the reasoning."""
+        self.encrypted = self.redacted = False
+        """There was reasoning that did not come as text; of the latter, beside such that did."""
+        self.complaint: str | None = None
+        """What may have been an error: it explains an answer that has no end."""
         self.timings = msgspec.Raw()
         self.metrics = msgspec.Raw()
         """The server's own times, as llama.cpp and as vLLM wrote them last; empty: it wrote none."""
@@ -159,6 +215,8 @@ class Completion:
         """Vectors, one for each input; None: it is none of these."""
         self.form = b"", b""
         """What stands around the text of its last chunk; empty: that is not known, or more than the text counts."""
+        self.begun: set[Any] = set()
+        """What calls of tools began with, of protocols that do not name their parts."""
         self.counted = 0
         """How many choices were finished when their tokens were last counted."""
         self._ended = False
@@ -166,8 +224,10 @@ class Completion:
     def add(self, event: tuple[int, str, bytes]) -> None:
         """One event of a stream: the read that brought it, its type, its data."""
         read, kind, data = event
-        if kind == "error":
+        if kind != "message" and kind.lower() == "error":
             self.fail(status_message(data) or "an event named error", data)
+        elif kind != "message" and not data.lstrip().startswith((b"{", b"[")):
+            pass  # its words are for somebody else: a ping with the time, say
         elif not data.startswith(b"{") and (text := data.strip()) in (DONE, b""):
             self.closing = self.closing or bool(self.finished and data)
             self._ended = self._ended or text == DONE
@@ -179,6 +239,8 @@ class Completion:
                 message = self.read(self._decode, data)
             if message is not None and self._event(self, message, data):
                 self.chunk_reads.append(read)
+                if self._ended and self.done_read is None:
+                    self.done_read = read
                 return
         if self._ended and self.done_read is None:
             self.done_read = read
@@ -206,25 +268,58 @@ class Completion:
     # -- what a protocol calls -----------------------------------------------------------------------------------------
 
     def read(self, decode: Callable[[bytes], T], data: bytes) -> T | None:
-        """The JSON of an event or of a body; None: it is none, and the answer is malformed."""
+        """The JSON of an event or of a body; None: it is none, or an error, or the answer is malformed."""
         try:
+            return decode(data)
+        except (ValueError, RecursionError) as error:
+            mistake = error
+        try:
+            content = plain_json(data)
+            kind = getattr(getattr(decode, "__self__", None), "type", None)
+            if isinstance(content, list) and self._complain(content, data):
+                return None
             try:
-                return decode(data)
+                found: T = decode(mended(data)) if kind is None else fitted(kind, content)
             except ValueError:
-                return decode(mended(data))
-        except (ValueError, RecursionError) as mistake:
-            self.malformed = f"{mistake}: {error_line(data)}"
-            self.broken = self.broken or data
-            return None
+                if self._complain(content, data):
+                    return None
+                raise
+            return found
+        except (ValueError, RecursionError) as error:
+            mistake = mistake if isinstance(mistake, msgspec.ValidationError) else error
+        self.malformed = f"{mistake}: {error_line(data)}"
+        self.broken = self.broken or data
+        return None
+
+    def look_for_error(self, data: bytes) -> bool:
+        """Whether an event, or a body, that holds no part of an answer is an error."""
+        try:
+            return self._complain(plain_json(data), data)
+        except (ValueError, RecursionError):
+            return False
+
+    def _complain(self, content: Any, data: bytes) -> bool:
+        found = complaint_in(content)
+        if found is None:
+            return False
+        if found.certain:
+            self.fail(found.message, data)
+            return True
+        self.complaint = self.complaint or shown(found.message)
+        return False
 
     def add_text(self, text: Any) -> bool:
         """Of the answer; True if it is a chunk, as it is not empty."""
         return self._keep(Delta(content=text) if self.deltas is not None else None) if text else False
 
-    def add_reasoning(self, text: Any) -> bool:
-        """The same before the answer."""
+    def add_reasoning(self, text: Any, *, summary: bool = False) -> bool:
+        """The same before the answer. ``summary``: not the reasoning itself."""
         if not text:
             return False
+        if summary:
+            self.summarised = True
+        else:
+            self.thought = True
         if self.deltas is not None:
             self.deltas.append(Delta(reasoning=text))
         self.content = True
@@ -255,6 +350,10 @@ class Completion:
             self.first_output = len(self.chunk_reads)
         return True
 
+    def add_other(self) -> bool:
+        """Output that is no text: sound, code for a tool of the server's."""
+        return self._keep(None)
+
     def add_results(self, number: int | None) -> None:
         """Vectors or scores, all of an answer that has no text and no finish_reason; None: any number of them is right."""
         self.results = number
@@ -262,17 +361,26 @@ class Completion:
         self.finished.add(0)
 
     def count(
-        self, *, input_: Count = None, output: Count = None, reasoning: Count = None, cached: Count = None
+        self,
+        *,
+        input_: Count = None,
+        output: Count = None,
+        reasoning: Count = None,
+        cached: Count = None,
+        total: Count = None,
     ) -> None:
-        """Tokens as the server counts them. The last count that is there wins: one that is missing erases none."""
+        """Tokens as the server counts them. The last count above zero wins: one that is missing, or zero, erases none."""
+        counts = self.counts
         if input_ is not None:
-            self.input_tokens = _latest(input_, self.input_tokens)
+            take(counts, "input", INPUT, input_)
         if output is not None:
-            self.output_tokens = _latest(output, self.output_tokens)
+            take(counts, "output", OUTPUT, output)
         if reasoning is not None:
-            self.reasoning_tokens = _latest(reasoning, self.reasoning_tokens)
+            take(counts, "reasoning", REASONING, reasoning)
         if cached is not None:
-            self.cached_tokens = _latest(cached, self.cached_tokens)
+            take(counts, "cached", CACHED, cached)
+        if total is not None:
+            counts.total = count(total)
 
     def finish(self, reason: str, choice: Index = None) -> None:
         """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``, ..."""
@@ -291,15 +399,44 @@ class Completion:
     def fail(self, error: Any, data: bytes) -> None:
         """The server failed. The first failure counts: what follows it is about the same. ``error``: as the server wrote it;
         if it is empty, ``data`` says it: the event or body."""
-        self.error = self.error or error_text(error or data.decode("utf-8", "replace"))
+        self.error = self.error or (error_text(error) if error else status_message(data))
         self.broken = self.broken or data
 
-    def failed(self, whole: "Failure", body: bytes) -> bool:
-        """Whether a whole answer is an error, in a form of OpenAI's."""
-        found = bool(whole.error) or whole.object == "error"
-        if found:
-            self.fail(whole.error or whole.message, body)
+    def failed(self, found: "Failure", data: bytes) -> bool:
+        """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or MiniMax's."""
+        if not found.failed:
+            return False
+        base = found.base_resp.get("status_msg") if isinstance(found.base_resp, dict) else None
+        error = found.error if is_error(found.error) and not isinstance(found.error, bool) else None
+        self.fail(error or found.message or base, data)
+        return True
+
+    def adds_call(self, delta: Any, choice: Index) -> bool:
+        """Whether the calls of tools in a delta begin, or bring more of their arguments: some servers send empty ones, or
+        repeat how a call began."""
+        found = False
+        for part in delta.tool_calls if isinstance(delta.tool_calls, list) else ():
+            begin = call_of(part)
+            if begin is not None and (key := (choice, *map(str, begin))) not in self.begun:
+                self.begun.add(key)
+                found = True
+            function = part.get("function") or part.get("custom") or part if isinstance(part, dict) else None
+            found = found or has_arguments(function)
+        function = delta.function_call
+        if isinstance(function, dict):
+            begin = (choice, "function_call", str(function.get("name")))
+            if function.get("name") and begin not in self.begun:
+                self.begun.add(begin)
+                found = True
+            found = found or has_arguments(function)
         return found
+
+    def add_details(self, details: Any) -> None:
+        """Of reasoning, in parts that have types."""
+        parts = details if isinstance(details, list) else [details]
+        self.summarised = self.summarised or any(map(is_summary, parts))
+        self.encrypted = self.encrypted or any(map(is_encrypted, parts))
+        self.thought = self.thought or any(has_text(part) and not is_summary(part) for part in parts)
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -327,12 +464,53 @@ class Completion:
                 tokens.append([now - before, 1])
         return tuple((each, chunks) for each, chunks in tokens)
 
+    @property
+    def visible(self) -> bool:
+        """There was more than reasoning."""
+        return self.first_output is not None
+
+    @property
+    def settled(self) -> Settled:
+        """The counts that can be right, once all of the answer is there."""
+        visible = self.visible or not self.chunk_reads
+        return self.counts.settled(answered=self.content, visible=visible, reasoned=self.thought)
+
+    @property
+    def input_tokens(self) -> int | None:
+        return self.settled.input
+
+    @property
+    def output_tokens(self) -> int | None:
+        return self.settled.output
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        return self.settled.reasoning
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return self.settled.cached
+
+    @property
+    def hidden_tokens(self) -> int | None:
+        """Of the output, those of reasoning that did not come as it was made; None: that is not known."""
+        if self.chunk_tokens:  # the first chunk has them
+            return 0
+        if self.thought and not self.redacted:
+            return 0
+        reasoning = self.reasoning_tokens
+        if reasoning is not None and not self.thought:
+            return reasoning
+        return None if self.redacted or self.encrypted or self.summarised else 0
+
     def outcome(self) -> tuple[str, str]:
         """(outcome, message) of a response with status 2xx whose bytes all came."""
         if self.error is not None:
             return "stream_error", self.error
         if self.malformed is not None:
             return "malformed", self.malformed
+        if not self.finished and self.complaint is not None:
+            return "stream_error", self.complaint
         if not self.finished:
             return "truncated", "the answer ended without a finish_reason"
         if not self.closing and (unfinished := len({0, *self.others} - self.finished)):
@@ -351,28 +529,38 @@ class Completion:
         return "empty", f"no content, though {tokens} tokens were counted{hidden} (finish_reason {reason})"
 
 
-def count(value: Count) -> int | None:
-    """A number of tokens, if it can be one."""
-    return int(value) if value is not None and 0 <= value < MAX_COUNT else None
+def reason_in(value: Any) -> str | None:
+    """A finish_reason; None: there is none yet, in the words in which servers write that."""
+    if isinstance(value, dict):
+        value = value.get("type")
+    if isinstance(value, str):
+        return None if value.strip().lower() in NO_REASON else value
+    return str(value) if value else None
 
 
-def _latest(value: Count, before: int | None) -> int | None:
-    now = count(value)
-    return before if now is None else now
+def plain_json(data: bytes) -> Any:
+    """Its content, also of JSON that msgspec refuses for its texts or numbers alone. Raises ValueError, RecursionError."""
+    try:
+        return msgspec.json.decode(data)
+    except ValueError:
+        return msgspec.json.decode(mended(data))
 
 
 def mended(data: bytes) -> bytes:
-    """JSON that msgspec refuses for its text alone: bytes that are no UTF-8, half of a pair of surrogates (a character
-    that was split over two chunks). Raises ValueError and RecursionError."""
-    text = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+    """JSON that msgspec refuses for its texts or numbers alone: bytes that are no UTF-8, half of a pair of surrogates (a
+    character that was split over two chunks), the NaN and Infinity of Python, which become null. Raises ValueError and
+    RecursionError."""
+    content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
+    text = json.dumps(content, ensure_ascii=False)
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
 
 
 def error_text(error: Any) -> str:
-    """The message in an error, which servers write as an object, a string or whatever else."""
-    if isinstance(error, dict) and error.get("message"):
-        error = error["message"]
-    return shown(error if isinstance(error, str) else str(error))
+    """The message in an error, which servers write as an object, a list, a string or whatever else."""
+    try:
+        return shown(message_in(error) or str(error))
+    except RecursionError:
+        return "an error nested too deeply"
 
 
 def error_line(body: bytes) -> str:
@@ -385,12 +573,6 @@ def status_message(body: bytes) -> str:
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
     try:
-        try:
-            content = msgspec.json.decode(body)
-        except ValueError:
-            content = msgspec.json.decode(mended(body))
+        return error_text(plain_json(body))
     except (ValueError, RecursionError):
         return error_line(body)
-    if isinstance(content, dict):
-        return error_text(content.get("error") or content.get("detail") or content.get("message") or content)
-    return error_text(content)

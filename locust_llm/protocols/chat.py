@@ -5,30 +5,36 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .answer import Completion, Count, Delta, Failure, Index, Text, count, error_line
+from .answer import Completion, Delta, Failure, Index, Text, count, error_line, reason_in
+from .error_forms import is_error
 from .protocol import Messages, Protocol
+from .token_counts import Usage
 
 
-# gc=False: they hold no cycles, and four objects an event would keep the garbage collector busy
-class Details(msgspec.Struct, gc=False):
-    reasoning_tokens: Count = None
-    cached_tokens: Count = None
-
-
-class Usage(msgspec.Struct, gc=False):
-    prompt_tokens: Count = None
-    completion_tokens: Count = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
-
-
-class Choice(msgspec.Struct, gc=False):
+class Choice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
     """Of a chat completion."""
 
     index: Index = None
     delta: Delta | None = None
     message: Delta | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None
+    usage: Usage | None = None
+    """Of Moonshot, in the last event."""
+    error: Any = None
+    """Of OpenRouter."""
+
+    @property
+    def plain(self) -> bool:
+        """It adds a text, and nothing else."""
+        text = self.delta is not None and self.delta.text_alone
+        return text and self.message is None and self.usage is None and self.error is None
+
+
+class GroqPart(msgspec.Struct, gc=False):
+    """What Groq adds in a field of its own, ``x_groq``."""
+
+    usage: Usage | None = None
+    error: Any = None
 
 
 C = TypeVar("C", Choice, Text)
@@ -45,6 +51,25 @@ class Message(Failure, Generic[C], gc=False):
     """Of llama.cpp: core.server_times reads them, when the answer is over."""
     metrics: msgspec.Raw = msgspec.Raw()
     """Of vLLM, as the timings."""
+    x_groq: GroqPart | None = None
+
+    @property
+    def plain(self) -> bool:
+        """It has nothing beside its choices."""
+        more = self.error or self.object == "error" or self.usage is not None or self.timings or self.metrics
+        return not more and self.x_groq is None and self.base_resp is None
+
+    @property
+    def counts(self) -> Usage | None:
+        """Its usage, wherever it is."""
+        if self.usage is not None:
+            return self.usage
+        if self.x_groq is not None and self.x_groq.usage is not None:
+            return self.x_groq.usage
+        for choice in self.choices or ():
+            if choice.usage is not None:
+                return choice.usage
+        return None
 
 
 class Choices(Protocol[Message[Any]]):
@@ -55,27 +80,32 @@ class Choices(Protocol[Message[Any]]):
     count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
-        if message.error or message.object == "error":
-            answer.fail(message.error or message.message, data)
+        if self._failed(answer, message, data):
             return False
         chunk = output = False
+        begun = answer.content
         for choice in message.choices or ():
-            if choice.finish_reason:  # some write "" until there is one
-                answer.finish(choice.finish_reason, choice.index)
-            delta = choice.delta
-            if delta is not None and ((has_output := delta.output) or delta.thought):
+            if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
+                answer.finish(reason, choice.index)
+            delta, has_output, has_thought = choice.delta, False, False
+            if delta is not None:
+                has_output, has_thought = _brought(answer, delta, choice)
+            if not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
+                delta = choice.message  # the whole answer, as one event
+                has_output, has_thought = _brought(answer, delta, choice)
+            if has_output or has_thought:
                 chunk = answer.content = True
                 output = output or has_output
                 if choice.index:
                     answer.others.add(choice.index)
-                elif answer.deltas is not None:
+                elif answer.deltas is not None and delta is not None:
                     answer.deltas.append(delta)
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
-        if (usage := message.usage) is not None:
-            if chunk and (so_far := count(usage.completion_tokens)) is not None:
+        if (usage := message.counts) is not None:
+            if chunk and (so_far := count(usage.output)):
                 answer.counted_by.append(so_far)
-                answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far or 1
+                answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far
             answer.closing = answer.closing or bool(answer.finished)
             _count(answer, usage, final=not message.choices)
         if message.timings:
@@ -83,6 +113,21 @@ class Choices(Protocol[Message[Any]]):
         if message.metrics:
             answer.metrics = message.metrics
         return chunk
+
+    def _failed(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
+        """It is or holds an error."""
+        if (message.error or message.object == "error" or message.base_resp) and answer.failed(message, data):
+            return True
+        if message.x_groq is not None and is_error(message.x_groq.error):
+            answer.fail(message.x_groq.error, data)
+            return True
+        if not message.choices:
+            return message.usage is None and answer.look_for_error(data)
+        for choice in message.choices:
+            if choice.error and is_error(choice.error):
+                answer.fail(choice.error, data)
+                return True
+        return False
 
     def form(self, data: bytes) -> tuple[bytes, bytes]:
         text = TEXT.search(data)
@@ -93,15 +138,7 @@ class Choices(Protocol[Message[Any]]):
         except (ValueError, RecursionError):
             return b"", b""
         (choice,) = message.choices if message.choices and len(message.choices) == 1 else (None,)
-        more = message.error or message.object == "error" or message.usage is not None
-        more = more or message.timings or message.metrics
-        if (
-            more
-            or choice is None
-            or choice.index
-            or choice.finish_reason
-            or not (choice.delta and choice.delta.text_alone)
-        ):
+        if not message.plain or choice is None or choice.index or choice.finish_reason or not choice.plain:
             return b"", b""
         return data[: text.start(1)], data[text.end(1) :]
 
@@ -109,20 +146,20 @@ class Choices(Protocol[Message[Any]]):
         message = answer.read(self.decode, body)
         if message is None:
             return
-        if not answer.failed(message, body) and message.choices is None:
+        if not self._failed(answer, message, body) and message.choices is None and answer.complaint is None:
             answer.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
-            if choice.finish_reason:
-                answer.finish(choice.finish_reason, choice.index)
+            if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
+                answer.finish(reason, choice.index)
             whole = choice.message
-            if whole is not None and (whole.output or whole.thought):
+            if whole is not None and any(_brought(answer, whole, choice)):
                 answer.content = True
                 if choice.index:
                     answer.others.add(choice.index)
                 elif answer.deltas is not None:
                     answer.deltas.append(whole)
-        if message.usage is not None:
-            _count(answer, message.usage)
+        if (usage := message.counts) is not None:
+            _count(answer, usage)
         answer.timings, answer.metrics = message.timings, message.metrics
 
 
@@ -139,15 +176,28 @@ class Chat(Choices):
 def _count(answer: Completion, usage: Usage, *, final: bool = False) -> None:
     """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
     each choice, when that choice is finished; they add up."""
-    output = count(usage.completion_tokens)
-    if output is not None and final:
+    output = usage.output
+    if final and (tokens := count(output)):
         if len(answer.finished) > answer.counted > 0:
-            output += answer.output_tokens or 0
+            output = tokens + (answer.counts.output or 0)
         answer.counted = len(answer.finished)
-    of_prompt, of_answer = usage.prompt_tokens_details, usage.completion_tokens_details
     answer.count(
-        input_=usage.prompt_tokens,
-        output=output,
-        reasoning=None if of_answer is None else of_answer.reasoning_tokens,
-        cached=None if of_prompt is None else of_prompt.cached_tokens,
+        input_=usage.prompt, output=output, reasoning=usage.reasoning, cached=usage.cached, total=usage.total_tokens
     )
+
+
+def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
+    """A choice has had content before; ``begun``: one of the answer's had."""
+    return choice.index in answer.others if choice.index else begun
+
+
+def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:
+    """(whether a delta, or a whole message, has output, whether it has reasoning)."""
+    output, thought = delta.brought
+    if delta.has_calls:
+        output = answer.adds_call(delta, choice.index) or output
+    if delta.details:
+        answer.add_details(delta.details)
+    elif thought:
+        answer.thought = True
+    return output, thought

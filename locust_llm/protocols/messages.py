@@ -7,7 +7,8 @@ import msgspec
 
 from locust_llm.load.media import Medium
 
-from .answer import Completion, Count, Index, count, error_line
+from .answer import Completion, Count, Index, count, error_line, reason_in
+from .error_forms import is_error
 from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 VERSION: Final = "2023-06-01"
@@ -16,6 +17,12 @@ REASONS: Final = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_
 """Each stop_reason in the words of chat completions; others stay as they are."""
 CHOICES: Final = {"required": "any"}
 """Of tools, where the words differ."""
+EVENTS: Final = frozenset({
+    "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
+    "ping",
+})  # fmt: skip
+PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+"""Counts that together are the prompt."""
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -37,7 +44,7 @@ class Block(msgspec.Struct, gc=False):
     id: str | None = None
     name: str | None = None
     input: Any = None
-    stop_reason: str | None = None
+    stop_reason: Any = None
 
 
 class Message(msgspec.Struct, gc=False):
@@ -45,7 +52,7 @@ class Message(msgspec.Struct, gc=False):
 
     type: str | None = None
     content: list[Block] | None = None
-    stop_reason: str | None = None
+    stop_reason: Any = None
     usage: Usage | None = None
     error: Any = None
 
@@ -106,46 +113,84 @@ class AnthropicMessages(Protocol[Event]):
     def event(self, answer: Completion, message: Event, data: bytes) -> bool:
         kind, delta = message.type, message.delta
         if kind == "content_block_delta" and delta is not None:
-            if delta.text:
-                return answer.add_text(delta.text)
-            if delta.thinking:
-                return answer.add_reasoning(delta.thinking)
-            return bool(delta.partial_json) and answer.add_tool_call(message.index, arguments=delta.partial_json)
-        if kind == "content_block_start" and (block := message.content_block) is not None:
-            if block.type == "tool_use":
-                return answer.add_tool_call(
-                    message.index, id_=block.id, name=block.name, arguments=_written(block.input)
-                )
-            return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
-        if message.error or kind == "error":
+            return _block_delta(answer, message.index, delta)
+        if kind == "content_block_start" and message.content_block is not None:
+            return _block_start(answer, message.index, message.content_block)
+        if kind == "error" or (message.error and is_error(message.error)):
             answer.fail(message.error, data)
         elif kind == "message_start" and message.message is not None:
             _count(answer, message.message.usage)
+            return _blocks(answer, message.message.content)
         elif kind == "message_delta":
             _count(answer, message.usage)
-            if delta is not None and delta.stop_reason:
-                answer.finish(REASONS.get(delta.stop_reason, delta.stop_reason))
+            if delta is not None and (reason := reason_in(delta.stop_reason)):
+                answer.finish(REASONS.get(reason, reason))
         elif kind == "message_stop":
             answer.end()
+        elif kind == "message":
+            return self._all(answer, data)
+        elif kind not in EVENTS:
+            answer.look_for_error(data)
         return False
+
+    def _all(self, answer: Completion, data: bytes) -> bool:
+        """The whole answer, as one event."""
+        before = answer.content
+        self.whole(answer, data)
+        return answer.content and not before
 
     def whole(self, answer: Completion, body: bytes) -> None:
         message = answer.read(self.decode_whole, body)
         if message is None:
             return
-        if message.error or message.type == "error":
+        if message.type == "error" or (message.error and is_error(message.error)):
             answer.fail(message.error, body)
-        elif message.content is None:
+        elif message.content is None and not answer.look_for_error(body) and answer.complaint is None:
             answer.malformed = "JSON that is no message: " + error_line(body)
-        for index, block in enumerate(message.content or ()):
-            if block.type == "tool_use":
-                arguments = _written(block.input) or "{}"
-                answer.add_tool_call(index, id_=block.id, name=block.name, arguments=arguments)
-            answer.add_reasoning(block.thinking)
-            answer.add_text(block.text)
-        if message.stop_reason:
-            answer.finish(REASONS.get(message.stop_reason, message.stop_reason))
+        if not answer.content:
+            _blocks(answer, message.content)
+        if reason := reason_in(message.stop_reason):
+            answer.finish(REASONS.get(reason, reason))
         _count(answer, message.usage)
+
+
+def _block_delta(answer: Completion, index: Index, delta: Block) -> bool:
+    if delta.text or delta.thinking or delta.partial_json:
+        _forget_early_count(answer)
+    if delta.text:
+        return answer.add_text(delta.text)
+    if delta.thinking:
+        return answer.add_reasoning(delta.thinking)
+    return bool(delta.partial_json) and answer.add_tool_call(index, arguments=delta.partial_json)
+
+
+def _block_start(answer: Completion, index: Index, block: Block) -> bool:
+    answer.encrypted = answer.encrypted or block.type == "thinking"  # its text may be left out
+    answer.redacted = answer.redacted or block.type == "redacted_thinking"
+    if (block.type or "").endswith("tool_use"):
+        _forget_early_count(answer)
+        return answer.add_tool_call(index, id_=block.id, name=block.name, arguments=_written(block.input))
+    if block.text or block.thinking:
+        _forget_early_count(answer)
+    return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
+
+
+def _blocks(answer: Completion, blocks: list[Block] | None) -> bool:
+    """Whole ones; whether they hold anything."""
+    for index, block in enumerate(blocks or ()):
+        answer.redacted = answer.redacted or block.type == "redacted_thinking"
+        if block.type == "tool_use":
+            arguments = _written(block.input) or "{}"
+            answer.add_tool_call(index, id_=block.id, name=block.name, arguments=arguments)
+        answer.add_reasoning(block.thinking)
+        answer.add_text(block.text)
+    return bool(blocks) and answer.content
+
+
+def _forget_early_count(answer: Completion) -> None:
+    """What was counted before anything was written is no count of the answer."""
+    if not answer.content:
+        answer.counts.output = None
 
 
 def _written(input_: Any) -> str:
@@ -156,10 +201,12 @@ def _written(input_: Any) -> str:
 def _count(answer: Completion, usage: Usage | None) -> None:
     if usage is None:
         return
-    cached, written = count(usage.cache_read_input_tokens), count(usage.cache_creation_input_tokens)
-    fresh = count(usage.input_tokens)
-    input_ = None if fresh is None else fresh + (cached or 0) + (written or 0)
-    answer.count(input_=input_, output=usage.output_tokens, cached=cached)
+    parts = answer.input_parts
+    for name in PROMPT:  # each may be missing, or zero, where the others are repeated
+        if tokens := count(getattr(usage, name)):
+            parts[name] = tokens
+    input_: Count = sum(parts.values()) if parts else usage.input_tokens
+    answer.count(input_=input_, output=usage.output_tokens, cached=usage.cache_read_input_tokens)
 
 
 # -- the input ---------------------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class Pooling(Protocol[Pooled]):
             return
         if not answer.failed(message, body):
             if (results := message.results if message.data is None else message.data) is None:
+                if answer.look_for_error(body) or answer.complaint is not None:
+                    return
                 answer.malformed = "JSON without vectors or scores: " + error_line(body)
             else:
                 fewer = message.data is None and results  # of rerank with ``top_n``

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer import Completion, Count, Index, error_line
+from .answer import Completion, Count, Index, error_line, reason_in
+from .content import has_text
+from .error_forms import is_error
 from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 
@@ -21,6 +23,7 @@ class OutputDetails(msgspec.Struct, gc=False):
 class Usage(msgspec.Struct, gc=False):
     input_tokens: Count = None
     output_tokens: Count = None
+    total_tokens: Count = None
     input_tokens_details: InputDetails | None = None
     output_tokens_details: OutputDetails | None = None
 
@@ -41,10 +44,21 @@ class Item(msgspec.Struct, gc=False):
     call_id: str | None = None
     name: str | None = None
     arguments: Any = None
+    input: Any = None
+    """Of a call of a custom tool: its arguments, as text."""
+
+    @property
+    def is_call(self) -> bool:
+        return self.type in CALLS
+
+    @property
+    def written(self) -> Any:
+        """What the model wrote for the tool."""
+        return self.arguments or self.input or ""
 
 
 class Incomplete(msgspec.Struct, gc=False):
-    reason: str | None = None
+    reason: Any = None
 
 
 class Response(msgspec.Struct, gc=False):
@@ -64,18 +78,28 @@ class Event(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
+    object: Any = None
     delta: Any = None
     output_index: Index = None
     item: Item | None = None
     arguments: Any = None
+    input: Any = None
+    text: Any = None
+    refusal: Any = None
     response: Response | None = None
     error: Any = None
     message: Any = None
 
 
 TEXT: Final = "response.output_text.delta"
-ARGUMENTS: Final = "response.function_call_arguments.delta"
-REASONING: Final = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+CALLS: Final = frozenset({"function_call", "custom_tool_call", "mcp_call"})
+ARGUMENTS: Final = frozenset({
+    "response.function_call_arguments.delta", "response.custom_tool_call_input.delta", "response.mcp_call_arguments.delta",
+})  # fmt: skip
+ARGUMENTS_DONE: Final = frozenset({
+    "response.function_call_arguments.done", "response.custom_tool_call_input.done", "response.mcp_call_arguments.done",
+})  # fmt: skip
+WHOLE_TEXTS: Final = frozenset({"response.output_text.done", "response.refusal.done"})
 BEGUN: Final = "response.output_item.added"
 ITEMS: Final = frozenset({BEGUN, "response.output_item.done"})
 LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -119,29 +143,43 @@ class Responses(Protocol[Event]):
         kind = message.type
         if kind == TEXT:
             return answer.add_text(message.delta)
-        if kind in REASONING:
-            return answer.add_reasoning(message.delta)
-        if kind == ARGUMENTS:
+        if kind in ARGUMENTS:
             return bool(message.delta) and answer.add_tool_call(message.output_index, arguments=message.delta)
         if kind == "response.refusal.delta":
             return answer.add_refusal(message.delta)
-        if kind in ITEMS and (item := message.item) is not None and item.type == "function_call":
+        if kind in ITEMS and (item := message.item) is not None and item.is_call:
             return _call(answer, message.output_index, item, begins=kind == BEGUN)
-        if kind == "response.function_call_arguments.done" and answer.calls.get(message.output_index) is False:
-            return bool(message.arguments) and answer.add_tool_call(message.output_index, arguments=message.arguments)
+        if kind in ARGUMENTS_DONE and answer.calls.get(message.output_index) is False:
+            written = message.arguments or message.input
+            return bool(written) and answer.add_tool_call(message.output_index, arguments=written)
+        if kind in WHOLE_TEXTS and not answer.visible:
+            return answer.add_text(message.text) or answer.add_refusal(message.refusal)
+        if kind.startswith("response.") and kind.endswith(".delta") and has_text(message.delta):
+            if "reasoning" in kind:
+                return answer.add_reasoning(message.delta, summary="summary" in kind)
+            return answer.add_other()
         if kind in LAST and message.response is not None:
+            chunk = not answer.visible and _items_of(answer, message.response)  # the whole answer, as one event
             _ended(answer, message.response, data)
             answer.end()
-        elif kind == "error" or message.error:
+            return chunk
+        if kind == "error" or (message.error and is_error(message.error)):
             answer.fail(message.error or message.message, data)
+        elif not kind and message.object == "response":
+            before = answer.content
+            self.whole(answer, data)
+            return answer.content and not before
+        elif not kind.startswith("response.") and kind != "ping":
+            answer.look_for_error(data)
         return False
 
     def whole(self, answer: Completion, body: bytes) -> None:
         response = answer.read(self.decode_whole, body)
         if response is None:
             return
-        if response.error is None and response.output is None:
-            answer.malformed = "JSON that is no response: " + error_line(body)
+        if response.output is None and not is_error(response.error):
+            if not answer.look_for_error(body) and answer.complaint is None:
+                answer.malformed = "JSON that is no response: " + error_line(body)
             return
         for index, item in enumerate(response.output or ()):
             _whole(answer, index, item)
@@ -151,17 +189,26 @@ class Responses(Protocol[Event]):
 def _call(answer: Completion, index: Index, item: Item, *, begins: bool) -> bool:
     """An item that begins, or that has ended: then it brings what no event has brought before."""
     if begins or index not in answer.calls:
-        return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.arguments or "")
-    if item.arguments and not answer.calls[index]:
-        return answer.add_tool_call(index, arguments=item.arguments)
+        return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
+    if item.written and not answer.calls[index]:
+        return answer.add_tool_call(index, arguments=item.written)
     return False
 
 
+def _items_of(answer: Completion, response: Response) -> bool:
+    """All of the output at once, but for reasoning that came before; whether there is any."""
+    reasoned = answer.content
+    for index, item in enumerate(response.output or ()):
+        if not (reasoned and item.type == "reasoning"):
+            _whole(answer, index, item)
+    return answer.visible or (answer.content and not reasoned)
+
+
 def _whole(answer: Completion, index: int, item: Item) -> None:
-    if item.type == "function_call":
-        answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.arguments or "")
+    if item.is_call:
+        answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
     for part in item.summary or ():
-        answer.add_reasoning(part.text)
+        answer.add_reasoning(part.text, summary=True)
     for part in item.content or ():
         if item.type == "reasoning":
             answer.add_reasoning(part.text)
@@ -179,18 +226,20 @@ def _ended(answer: Completion, response: Response, data: bytes) -> None:
             output=usage.output_tokens,
             reasoning=None if of_answer is None else of_answer.reasoning_tokens,
             cached=None if of_prompt is None else of_prompt.cached_tokens,
+            total=usage.total_tokens,
         )
     answer.metrics = response.metrics
-    if response.error or response.status in ("failed", "cancelled"):
+    if is_error(response.error) or response.status in ("failed", "cancelled"):
         answer.fail(response.error or f"status {response.status}", data)
         return
     answer.response_id = response.id if isinstance(response.id, str) and response.id else None
-    if (why := response.incomplete_details) is not None and why.reason:
-        answer.finish(REASONS.get(why.reason, why.reason))
+    details = response.incomplete_details
+    if details is not None and (why := reason_in(details.reason)):
+        answer.finish(REASONS.get(why, why))
     elif response.status == "incomplete":
         answer.finish("length")
     elif response.status == "completed":
-        called = answer.calls or any(item.type == "function_call" for item in response.output or ())
+        called = answer.calls or any(item.is_call for item in response.output or ())
         answer.finish("tool_calls" if called else "stop")
 
 

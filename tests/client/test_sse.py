@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sseclient import SSEClient
 from support.examples import examples
 
-from locust_llm.client.sse import MAX_EVENT_BYTES, EventDecoder, EventTooLong
+from locust_llm.client.sse import MAX_EVENT_LINES, EventDecoder, EventTooLong
 
 
 def events(*pieces: bytes) -> list[tuple[str, bytes]]:
@@ -73,17 +73,20 @@ def test_bytes_that_are_no_utf8_come_through_unchanged() -> None:
     assert events(b"data: \xff\xfe\n\n") == [("message", b"\xff\xfe")]
 
 
-def test_an_event_without_end_is_refused_at_one_megabyte() -> None:
-    pieces = ((read, b"x" * 65536) for read in range(MAX_EVENT_BYTES // 65536 + 2))
-    with pytest.raises(EventTooLong):
-        list(EventDecoder().feed(pieces))
-
-
 def test_what_was_whole_comes_before_the_refusal() -> None:
-    feed = EventDecoder().feed([(0, b"data: a\n\n"), (1, b"data: " + b"x" * MAX_EVENT_BYTES)])
+    feed = EventDecoder().feed([(0, b"data: a\n\n"), (1, b"data: x\n" * (MAX_EVENT_LINES + 1))])
     assert next(feed) == (0, "message", b"a")
     with pytest.raises(EventTooLong):
         next(feed)
+
+
+def test_an_image_of_megabytes_is_an_event_and_a_million_values_are_none() -> None:
+    image = b'{"image": "' + b"A" * (3 << 20) + b'"}'
+    assert events(b"data: " + image + b"\n\n") == [("message", image)]
+    for many in (b"[" + b"1," * 600_000 + b"1]", b"[" * 1_100_000, b'{"a":' * 300_000):
+        with pytest.raises(EventTooLong):
+            events(b"data: " + many + b"\n\n")
+        assert EventDecoder().rest(0) == []
 
 
 def test_a_megabyte_of_short_lines_is_refused_before_it_costs_time() -> None:

@@ -41,7 +41,7 @@ OTHER_NUMBERS: Final = (
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
-    "worker", "error", "arm", "backend", "tenant",
+    "worker", "error", "arm", "backend", "tenant", "no_itl", "rejected",
 )  # fmt: skip
 
 # What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
@@ -55,6 +55,7 @@ SUMMARY_NUMBERS: Final = tuple(
 )  # fmt: skip
 SUMMARY_TEXTS: Final = (
     "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm", "backend", "tenant",
+    "no_itl", "rejected",
 )  # fmt: skip
 SINGLE_PRECISION: Final = frozenset(
     {
@@ -190,7 +191,7 @@ def frames(records: Iterable[Record], reader: Reader = READER) -> tuple[pd.DataF
     )
 
 
-KIND_OF: Final[dict[str, Callable[[str], str]]] = {"error": kind_of}
+KIND_OF: Final[dict[str, Callable[[str], str]]] = {"error": kind_of, "rejected": kind_of}
 
 
 class _Codes(dict[str | None, int]):

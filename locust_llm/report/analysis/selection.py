@@ -42,6 +42,11 @@ class Selection:
     def count(self, column: str, value: object) -> int:
         return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
 
+    def texts(self, column: str) -> dict[str, int]:
+        """How many requests have each text of a column; those without one are left out. The most frequent first."""
+        counted = self.requests[column][self.chosen].value_counts()
+        return {str(text): int(count) for text, count in counted.items() if text and count}
+
     def __getitem__(self, column: str) -> Floats:
         """The values of a column; NaN where a request has none."""
         return self.requests[column].to_numpy()[self.chosen].astype(np.float64)

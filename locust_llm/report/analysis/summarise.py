@@ -377,12 +377,25 @@ def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gap
         tokens_from_usage=ok.count("tokens_from", "usage"),
         tokens_from_chunks=ok.count("tokens_from", "chunks"),
         tokens_unknown=ok.count("tokens_from", ""),
+        without_itl=ok.texts("no_itl"),
+        rejected_counts=_rejected(ok.texts("rejected")),
         gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
         gaps_exact=gaps.exact,
         tokens_per_chunk=ratio(ok["tokens_per_chunk"] * ok["chunks"], ok["chunks"]),
         chunks_counted=int(np.nansum(ok["chunks_counted"])),
         retransmits=int(np.nansum(part["retransmits"])),
     )
+
+
+def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
+    """By the name of the count: how many requests, and one of its values."""
+    found: dict[str, tuple[int, str]] = {}
+    for text, requests in texts.items():
+        for line in text.split("\n"):
+            name, _, value = line.partition(" ")
+            before, first = found.get(name, (0, value))
+            found[name] = before + requests, first
+    return found
 
 
 def _gate(columns: Columns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:

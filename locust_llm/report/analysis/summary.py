@@ -78,6 +78,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from_usage: int
     tokens_from_chunks: int
     tokens_unknown: int
+    without_itl: dict[str, int] = {}
+    """How many successful requests have no Inter Token Latency, by the reason."""
+    rejected_counts: dict[str, tuple[int, str]] = {}
+    """By the field of the record: in how many successful requests a count of the server's contradicted the answer and was
+    not taken, and what the server wrote in one of them."""
     gaps_left_out: int
     """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
     gaps_exact: bool

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from locust_llm.core.record import NOT_STREAMED
 from locust_llm.core.run import LOST_WORKER, NO_RECORD, Run
 from locust_llm.core.text import brief, duration, many, sentence
 from locust_llm.report.analysis.selection import SEVERAL, scarce
@@ -64,6 +65,9 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
         yield from () if run.imported else _unrealistic(summary, run)
         yield from _too_few(summary, run)
     yield from () if run.imported else _tokens(summary.counts, summary.conditions.succeeded)
+    yield from _rejected(summary.counts)
+    if run.settings.generates:
+        yield from _without_itl(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)
     yield from map(speculation_line, summary.speculation)
     yield from cache_remarks(summary.prefix_cache)
@@ -325,6 +329,32 @@ def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
             f"{counts.tokens_from_chunks} they are estimated as one per chunk, of {counts.tokens_unknown} unknown. Token "
             "rates and Inter Token Latency are only as good as that; gaps are between chunks, whatever these hold."
         )
+
+
+def _rejected(counts: Counts) -> Iterator[str]:
+    """Counts of the server's that were not taken."""
+    if not counts.rejected_counts:
+        return
+    each = (
+        f"{name} of {many(requests, 'request')} ({value}{', for one' * (requests > 1)})"
+        for name, (requests, value) in sorted(counts.rejected_counts.items())
+    )
+    yield (
+        f"WARNING: the server's usage contradicts its answers, and these counts were not taken: {', '.join(each)}. Output "
+        "tokens were then taken from total_tokens, reasoning included, or counted as one per chunk."
+    )
+
+
+def _without_itl(counts: Counts, succeeded: int) -> Iterator[str]:
+    """Requests of which nobody knows when their tokens came."""
+    why = {reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED}
+    if not why:
+        return
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
+    yield (
+        f"{sum(why.values()):,} of {many(succeeded, 'request')} have no Inter Token Latency, and no token rate per user: "
+        f"{reasons}."
+    )
 
 
 def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.core.record import Record
+from locust_llm.core.record import AT_ONCE, ONE_CHUNK, Record
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
@@ -231,10 +231,19 @@ def test_gate_use_is_of_the_benchmark() -> None:
     assert summary_of(one).gate is None
 
 
-def test_an_answer_in_one_read_has_no_token_rate() -> None:
-    summary = summary_of(answered(5, 5, 5, merged=((0, 1), (1, 1), (2, 1))))
-    assert row(summary, "inter_token_latency").avg == 0
-    assert row(summary, "output_token_throughput_per_user").count == 0
+def test_an_answer_in_one_read_or_one_chunk_has_no_itl_and_no_token_rate() -> None:
+    merged = ((0, 1), (1, 1), (2, 1))
+    one_read, one_chunk = answered(5, 5, 5, merged=merged), answered(5, output_tokens=50)
+    summary = summary_of(one_read, one_chunk, one_chunk, answered(5, 10, 15))
+    assert row(summary, "inter_token_latency").count == row(summary, "output_token_throughput_per_user").count == 1
+    assert row(summary, "inter_token_latency").avg == 5
+    assert summary.counts.without_itl == {ONE_CHUNK: 2, AT_ONCE: 1}
+
+
+def test_counts_that_were_not_taken_are_counted_by_their_names() -> None:
+    zero, left_out = (("output_tokens", "0"),), (("input_tokens", "0"), ("output_tokens", "-1"))
+    records = [answered(1, 2, rejected_counts=rejected) for rejected in (zero, zero, left_out, ())]
+    assert summary_of(*records).counts.rejected_counts == {"output_tokens": (3, "0"), "input_tokens": (1, "0")}
 
 
 def test_a_chunk_stamped_after_the_close_ends_the_run() -> None:

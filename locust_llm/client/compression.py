@@ -1,0 +1,62 @@
+"""Compressed bodies: asked for by nobody, but a proxy may compress its error page all the same."""
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+
+brotli: Any = None
+with suppress(ImportError):  # geventhttpclient needs it too
+    brotli = import_module("brotli")
+
+NAMES: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "compress", "x-compress", "zstd"})
+"""Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from compressing."""
+MOST: Final = 3
+"""Codings one over the other."""
+
+
+def codings(header: str) -> tuple[str, ...]:
+    """Those of a Content-Encoding that change the bytes, in the order in which they were applied."""
+    names = (name.strip().lower() for name in header.split(","))
+    return tuple(name for name in names if name in NAMES)
+
+
+def decompressed(data: bytes, applied: tuple[str, ...], most: int) -> bytes | None:
+    """What can be read of ``data``, at most so many bytes; None: nothing."""
+    if len(applied) > MOST:
+        return None
+    for name in reversed(applied):
+        decoder = DECODERS.get(name)
+        if decoder is None:
+            return None
+        try:
+            data = decoder(data, most)
+        except Exception:  # brotli has an error of its own
+            return None
+    return data or None
+
+
+def _unzipped(data: bytes, most: int) -> bytes:
+    return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, most)
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    """With the header of zlib, as RFC 9110 says, or without, as many servers write it."""
+    try:
+        return zlib.decompressobj().decompress(data, most)
+    except zlib.error:
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
+
+
+def _unbrotlied(data: bytes, most: int) -> bytes:
+    found: bytes = brotli.Decompressor().process(data, output_buffer_limit=most)  # its older versions know no limit
+    return found[:most]
+
+
+DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "gzip": _unzipped,
+    "x-gzip": _unzipped,
+    "deflate": _inflated,
+    "br": _unbrotlied,
+}

@@ -1,0 +1,60 @@
+"""What a delta holds: text of the answer, reasoning, or nothing, in all the shapes in which servers write them."""
+
+from typing import Any, Final
+
+THOUGHTS: Final = frozenset({"thinking", "reasoning", "redacted_thinking", "reasoning.text", "reasoning.summary"})
+"""Types of the parts of a content that are reasoning (Mistral, OpenRouter, LiteLLM)."""
+TEXTS: Final = ("text", "thinking", "summary", "content", "reasoning")
+"""Fields of a part that hold its text."""
+DEPTH: Final = 5
+
+
+def has_text(value: Any, depth: int = DEPTH) -> bool:
+    """There is something to read in a text, in a part, or in a list of them."""
+    if isinstance(value, str):
+        return value != ""
+    if isinstance(value, list):
+        return depth > 0 and any(has_text(part, depth - 1) for part in value)
+    if isinstance(value, dict):
+        if any(name in value for name in TEXTS):
+            return depth > 0 and any(has_text(value[name], depth - 1) for name in TEXTS if name in value)
+        return "type" in value and len(value) > 1 and not is_encrypted(value)  # an image, say
+    return bool(value)
+
+
+def parts_of(content: Any) -> tuple[bool, bool]:
+    """(whether it holds output, whether it holds reasoning), of a ``content`` that is no text."""
+    parts = content if isinstance(content, list) else [content]
+    output = thought = False
+    for part in parts:
+        if not has_text(part):
+            continue
+        if isinstance(part, dict) and part.get("type") in THOUGHTS:
+            thought = True
+        else:
+            output = True
+    return output, thought
+
+
+def is_encrypted(part: Any) -> bool:
+    """A part of the reasoning that nobody can read: that there was some is all that it says."""
+    return isinstance(part, dict) and part.get("type") in ("reasoning.encrypted", "redacted_thinking")
+
+
+def is_summary(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "reasoning.summary"
+
+
+def has_arguments(function: Any) -> bool:
+    """Of a call of a function: more of its arguments."""
+    return isinstance(function, dict) and bool(function.get("arguments") or function.get("input"))
+
+
+def call_of(part: Any) -> tuple[Any, Any, Any] | None:
+    """What a part of a tool call begins with: (index, id, name); None: it begins none."""
+    if not isinstance(part, dict):
+        return None
+    function = part.get("function") or part.get("custom")
+    name = function.get("name") if isinstance(function, dict) else part.get("name")
+    id_ = part.get("id")
+    return (part.get("index"), id_, name) if id_ or name else None

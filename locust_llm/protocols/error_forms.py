@@ -1,0 +1,106 @@
+"""The forms in which servers write an error inside of an answer: as an object, flat, as a list, in fields of their own."""
+
+from typing import Any, Final, NamedTuple
+
+MESSAGES: Final = (
+    "message", "error", "errors", "detail", "msg", "status_msg", "error_message", "error_msg", "errmsg", "errorMessage",
+    "base_resp", "title",
+)  # fmt: skip
+"""Fields that may hold the text of an error, the likeliest first."""
+CODES: Final = ("code", "status_code", "statusCode", "error_code", "errorCode", "errcode")
+SUCCESS: Final = frozenset({"", "ok", "success", "succeeded", "none", "null", "false", "0"})
+"""What a field of a code or an error holds where nothing failed, in small letters."""
+FAILED: Final = frozenset({"error", "fail", "failed", "failure"})
+"""Of a field ``status``, which else may hold a state such as ``in_progress``."""
+DEPTH: Final = 5
+ITEMS: Final = 100
+
+
+class Complaint(NamedTuple):
+    """What looks like an error, beside nothing that looks like an answer."""
+
+    message: str
+    certain: bool
+    """False: a text alone, which may be harmless; it explains an answer that has no end."""
+
+
+def is_error(value: Any, depth: int = DEPTH) -> bool:
+    """Whether a field named ``error`` says that something failed: null, empty, a code of success and the like do not."""
+    if isinstance(value, dict):
+        if "code" in value and is_success(value["code"]):
+            return (message_in(value) or "").lower() not in SUCCESS
+        value = list(value.values())
+    if isinstance(value, list):
+        return not depth or any(is_error(item, depth - 1) for item in value)
+    if isinstance(value, str):
+        return value.strip().lower() not in SUCCESS
+    return bool(value)
+
+
+def is_success(code: Any) -> bool:
+    """Whether a code, a number or a word, says that nothing failed."""
+    if isinstance(code, bool):
+        return code
+    if isinstance(code, str) and code.strip().isdecimal() and len(code) < 10:
+        code = int(code)
+    if isinstance(code, int | float):
+        return code == 0 or 200 <= code < 300
+    return code is None or (isinstance(code, str) and code.strip().lower() in SUCCESS)
+
+
+def complaint_in(content: Any) -> Complaint | None:
+    """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there is none."""
+    if isinstance(content, list):
+        found = (complaint_in(item) for item in content[:ITEMS] if isinstance(item, dict))
+        return next((one for one in found if one is not None), None)
+    if not isinstance(content, dict):
+        return None
+    text = message_in(content) or ""
+    if _has_failed(content, named=bool(text)):
+        return Complaint(text, True)
+    codes = [content[name] for name in CODES if content.get(name) is not None]
+    if codes and all(map(is_success, codes)):
+        return None
+    if not text or text.lower() in SUCCESS:
+        return None
+    return Complaint(text, bool(codes) or "error" in str(content.get("type")).lower())
+
+
+def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
+    """A field says so, whatever its code. ``named``: there is a text that says what failed."""
+    status = content.get("status")
+    failed = isinstance(status, int) and status >= 400
+    failed = failed or (isinstance(status, str) and status.lower() in FAILED)
+    return (
+        is_error(content.get("error"))
+        or is_error(content.get("errors"))
+        or content.get("object") == "error"
+        or content.get("success") is False
+        or (failed and named)
+        or failed_base(content.get("base_resp"))
+    )
+
+
+def failed_base(base: Any) -> bool:
+    """Whether a ``base_resp`` (MiniMax) is of a failure: its code is not 0."""
+    return isinstance(base, dict) and not is_success(base.get("status_code"))
+
+
+def message_in(value: Any, depth: int = DEPTH) -> str | None:
+    """The text of an error of any shape; None: it has none that is named as such."""
+    if isinstance(value, str):
+        return value.strip() or None
+    if not depth:
+        return None
+    if isinstance(value, dict):
+        inner = value.get("error")
+        if isinstance(inner, dict | list) and (text := message_in(inner, depth - 1)):
+            return text
+        found = (message_in(value[name], depth - 1) for name in MESSAGES if name in value)
+        return next((text for text in found if text), None)
+    if isinstance(value, list):
+        if any(isinstance(item, dict) and "loc" in item for item in value[:ITEMS]):
+            return str(value)  # as FastAPI writes it, the whole of it names the field that is wrong
+        found = (message_in(item, depth - 1) for item in value[:ITEMS])
+        return next((text for text in found if text), None)
+    return None

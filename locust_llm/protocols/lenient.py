@@ -1,0 +1,58 @@
+"""JSON whose fields have another type than the API names: what is empty or only counts is left out, the rest is read.
+
+Relays write ``[]`` for ``{}`` (PHP), a list around one object, or a number as a text. The decoders of msgspec refuse such an
+event as a whole, at once; then it comes here.
+"""
+
+from types import NoneType
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+ESSENTIAL: Final = frozenset({"choices", "delta", "content", "text", "output", "item", "content_block"})
+"""Fields that hold the answer itself: one of another type, if it is not empty, is not left out in silence."""
+
+
+def fitted(kind: Any, value: Any) -> Any:
+    """``value``, made of plain JSON, as ``kind``, a type that a decoder was made for. Raises ValueError where it does not
+    fit and would be missed."""
+    if kind is Any:
+        return value
+    for option in get_args(kind) if _is_union(kind) else (kind,):
+        if option is NoneType and value is None:
+            return None
+        if option is msgspec.Raw:
+            return msgspec.Raw(msgspec.json.encode(value))
+        if get_origin(option) is list and isinstance(value, list):
+            (item,) = get_args(option)
+            return [fitted(item, one) for one in value]
+        if isinstance(option, type) and type(value) is option:
+            return value
+        if _is_struct(option):
+            whole = value[0] if isinstance(value, list) and len(value) == 1 else value
+            if isinstance(whole, dict):
+                return _filled(option, whole)
+    raise ValueError("JSON of another type")
+
+
+def _filled(kind: Any, values: dict[str, Any]) -> Any:
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in values:
+            continue
+        value = values[field.encode_name]
+        try:
+            found[field.name] = fitted(field.type, value)
+        except ValueError:
+            if value and field.encode_name in ESSENTIAL:
+                raise
+    return kind(**found)
+
+
+def _is_union(kind: Any) -> bool:
+    return len(get_args(kind)) > 1 and NoneType in get_args(kind)
+
+
+def _is_struct(kind: Any) -> bool:
+    plain = get_origin(kind) or kind
+    return isinstance(plain, type) and issubclass(plain, msgspec.Struct)

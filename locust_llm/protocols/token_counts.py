@@ -1,0 +1,149 @@
+"""The counts that a server gives of one answer: the last that can be right, and those that cannot be.
+
+A prompt that was answered has tokens, and so has an answer that is not empty: a count of zero beside them says nothing, and
+neither does one that is negative, no whole number, or no number at all.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.core.foreign_text import shown
+
+MAX_COUNT: Final = 1 << 53
+MAX_DIGITS: Final = 16
+MAX_WRITTEN: Final = 40
+"""Bytes that are kept of a count that cannot be."""
+
+Count = int | float | str | None
+"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others write texts."""
+INPUT: Final = "input_tokens"
+OUTPUT: Final = "output_tokens"
+REASONING: Final = "reasoning_tokens"
+CACHED: Final = "cached_tokens"
+
+
+# gc=False: they hold no cycles, and objects of each event would keep the garbage collector busy
+class Details(msgspec.Struct, gc=False):
+    reasoning_tokens: Count = None
+    cached_tokens: Count = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """As chat completions have it. Some servers write the names of Responses instead."""
+
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
+    total_tokens: Count = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cached_tokens: Count = None
+    """Of Moonshot, beside no details."""
+    reasoning_tokens: Count = None
+    """Of Perplexity, likewise."""
+
+    @property
+    def prompt(self) -> Count:
+        return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+
+    @property
+    def output(self) -> Count:
+        return self.output_tokens if self.completion_tokens is None else self.completion_tokens
+
+    @property
+    def reasoning(self) -> Count:
+        details = self.completion_tokens_details
+        return self.reasoning_tokens if details is None else details.reasoning_tokens
+
+    @property
+    def cached(self) -> Count:
+        details = self.prompt_tokens_details
+        return self.cached_tokens if details is None else details.cached_tokens
+
+
+class TokenCounts:
+    """Of one answer. The last count above zero wins: what is missing, zero or impossible later erases none."""
+
+    __slots__ = ("cached", "input", "output", "reasoning", "strange", "total")
+
+    def __init__(self) -> None:
+        self.input: int | None = None
+        self.output: int | None = None
+        self.reasoning: int | None = None
+        self.cached: int | None = None
+        self.total: int | None = None
+        """Of the prompt and all that was generated."""
+        self.strange: dict[str, str] = {}
+        """Counts that cannot be one, as the server wrote them last, by their names in a record."""
+
+    def settled(self, *, answered: bool, visible: bool, reasoned: bool) -> "Settled":
+        """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some of it is the answer,
+        ``reasoned``: and some the reasoning, as it was made."""
+        rejected = {name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])}
+        read, written, thought, cached = self.input, self.output, self.reasoning, self.cached
+        if read == 0 and (answered or written):
+            rejected[INPUT], read = "0", None
+        if written == 0 and answered and not (thought and not visible):
+            rejected[OUTPUT], written = "0", None
+        if written is not None:
+            generated = _with_reasoning(self, written, thought, reasoned=reasoned)
+            if generated != written:
+                thought = thought or generated - written
+                rejected[OUTPUT], written = str(written), generated
+        if cached is not None and read is not None and cached > read:
+            rejected[CACHED], cached = str(cached), None
+        return Settled(read, written, thought, cached, tuple(sorted(rejected.items())))
+
+
+class Settled:
+    """The counts of an answer that are taken, and those that are not."""
+
+    __slots__ = ("cached", "input", "output", "reasoning", "rejected")
+
+    def __init__(
+        self,
+        input_: int | None,
+        output: int | None,
+        reasoning: int | None,
+        cached: int | None,
+        rejected: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.input, self.output, self.reasoning, self.cached = input_, output, reasoning, cached
+        self.rejected = rejected
+
+
+FIELDS: Final = {INPUT: "input", OUTPUT: "output", REASONING: "reasoning", CACHED: "cached"}
+
+
+def _with_reasoning(counts: TokenCounts, written: int, thought: int | None, *, reasoned: bool) -> int:
+    """All tokens that were generated, also where the server leaves reasoning out of its count (xAI): then the total holds
+    it, or there is more reasoning than output. ``thought``: tokens of reasoning; ``reasoned``: it came, counted or not."""
+    generated = counts.total - counts.input if counts.total is not None and counts.input else 0
+    if not thought:
+        beyond = generated - written
+        return generated if reasoned and beyond > 0 and beyond != counts.cached else written
+    if generated == written + thought:
+        return generated
+    if thought > written:
+        return generated if generated >= thought else written + thought
+    return written
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens, if it can be one."""
+    if isinstance(value, str) and len(value) <= MAX_DIGITS and value.isascii() and value.isdigit():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value < MAX_COUNT and value == int(value) else None
+
+
+def take(counts: TokenCounts, field: str, name: str, value: Any) -> None:
+    """One count that the server wrote."""
+    now = count(value)
+    if now is None:
+        counts.strange[name] = shown(str(value), most=MAX_WRITTEN)
+    elif now or getattr(counts, field) is None:
+        setattr(counts, field, now)
