@@ -333,9 +333,7 @@ def test_stretches_with_a_stall_widen_the_interval_of_pooled_gaps() -> None:
 def late(share: float) -> Record:
     """Chunks of which ``share`` came merged."""
     many = answered(*range(1, 101), sent_at=10.0)
-    return replace(
-        many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(1000,) * 100
-    )
+    return replace(many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(1000,) * 100)
 
 
 def test_a_rule_about_itl_does_not_pass_where_no_answer_has_one() -> None:
