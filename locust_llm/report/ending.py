@@ -175,7 +175,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     if summary.waterfall is not None and not summary.swept:
-        yield from in_brief(summary.waterfall)
+        yield in_brief(summary.waterfall)
     yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
 
 

@@ -39,6 +39,7 @@ class Expected(NamedTuple):
 
 EXPECTED = {
     "vllm_stream": Expected(OK, 6, "length", 13, 6),
+    "vllm_request_metrics": Expected(OK, 4, "length", 14, 4),
     "vllm_no_usage": Expected(OK, 4, "length"),
     "vllm_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
     "vllm_one_token": Expected(OK, 1, "length", 13, 1),
@@ -662,6 +663,9 @@ def test_metrics_of_vllm_are_in_the_event_with_the_usage() -> None:
     )
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(events)
     stream = read(head + events)
+    assert (stream.finish(), stream.server) == ((OK, ""), expected)
+    stream = read(wire("vllm_request_metrics"))
+    expected = ServerTimes(source="metrics", queue_us=32, prefill_us=21_402, decode_us=54_805)
     assert (stream.finish(), stream.server) == ((OK, ""), expected)
     for nothing in (
         b"{}",

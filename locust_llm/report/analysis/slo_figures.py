@@ -207,10 +207,10 @@ def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int,
     ordered, percentile = np.sort(values), rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
-        return Found(value, None, len(ordered), _landed(rule, value, failures, len(ordered)))
+        return Found(value, None, len(ordered), _landed(rule, value, failures))
     rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
     value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
-    note = _landed(rule, value, failures, len(ordered))
+    note = _landed(rule, value, failures)
     return _with(value, correlation.of_percentile(values, percentile, trend=trend, looks=looks), len(ordered), note)
 
 
@@ -222,9 +222,9 @@ def _with(value: float, interval: Interval, count: int, note: str = "") -> Found
     return Found(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
 
 
-def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
+def _landed(rule: Rule, value: float, failures: int) -> str:
     lands = failures and math.isinf(value)
-    return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if lands else ""
+    return f"{rule.stat} lands on one of {failures} failed requests" if lands else ""
 
 
 def _average(values: Floats, note: str, trend: str, looks: int) -> Found:

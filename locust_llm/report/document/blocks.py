@@ -64,7 +64,8 @@ def observed(result: SloResult) -> str:
     if result.observed is None:
         return "-"
     if result.worst is None:
-        return supported(result.observed, _reach(result), result.unit)
+        text = supported(result.observed, _reach(result), result.unit)
+        return text if _keeps_its_side(text, result) else brief(result.observed, result.unit)
     low, high = sorted((result.observed, result.worst))
     least, most = brief(low, result.unit), brief(high, result.unit)
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
@@ -81,6 +82,18 @@ def interval(result: SloResult) -> str:
         "?" if end is None else supported(end, reach, result.unit, more=1) for end in (result.low, result.high)
     )
     return f"{low} to {high}"
+
+
+def _keeps_its_side(text: str, result: SloResult) -> bool:
+    """Rounded, the figure is still on its side of the limit, and within its interval."""
+    if result.observed is None or not math.isfinite(result.observed):
+        return True
+    rounded = float(text.removesuffix(result.unit).replace(",", ""))
+    crossed = result.limit is not None and (rounded <= result.limit) != (result.observed <= result.limit)
+    met = result.limit is not None and rounded == result.limit != result.observed
+    below = result.low is not None and rounded < result.low
+    above = result.high is not None and rounded > result.high
+    return not (crossed or met or below or above)
 
 
 def _reach(result: SloResult) -> float | None:

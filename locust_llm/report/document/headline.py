@@ -16,7 +16,7 @@ from locust_llm.report.results.outage import in_words
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE, censored
 from locust_llm.slo.selectors import plain
 
 from .delivery import overloaded, undelivered
@@ -146,7 +146,7 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
     passed = [result for result in deciding if result.status == PASS]
     undecided = [result for result in deciding if result.status not in (FAIL, PASS)]
     shown = next((r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules), None)
-    found = [] if shown is None else [_judged(rules[shown.rule], shown)]
+    found = [] if shown is None else [_judged(rules[shown.rule], shown, summary.conditions)]
     others = len(failed) - (shown in failed)
     if others:
         found.append(f"{_count(others, ' more' * (shown in failed))} broken")
@@ -166,7 +166,7 @@ def _count(rules: int, more: str = "") -> str:
     return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
 
 
-def _judged(rule: Rule, result: SloResult) -> str:
+def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     """``p95 of TTFT is 810 ms, within 3 s``"""
     name = NAMES.get(rule.metric, rule.metric.replace("_", " "))
     what = f"{rule.stat} of {name}" if rule.percentile is not None else f"{STATS.get(rule.stat, '')} {name}".strip()
@@ -181,8 +181,20 @@ def _judged(rule: Rule, result: SloResult) -> str:
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
     lands_on = "failure" if result.worst is None else "cut request"
     beyond = f"beyond all limits, as it lands on a {lands_on}"
-    figure = beyond if math.isinf(result.observed or 0) else _value(rule, result)
+    infinite = math.isinf(result.observed or 0)
+    figure = beyond if infinite else _value(rule, result)
+    what += "" if infinite or rule.percentile is None else _beside_answers(rule, conditions)
     return f"{what} is {figure}, {side} {_written(rule, rule.number)}"
+
+
+def _beside_answers(rule: Rule, conditions: Conditions) -> str:
+    """What a percentile is of, besides the answered requests that the tables are of."""
+    metric = BY_WORD[rule.metric].metric
+    if metric is None or not censored(metric):
+        return ""
+    more = ["failures as the slowest"] * bool(conditions.failed)
+    more += ["cancelled requests estimated"] * bool(conditions.cancelled)
+    return f" ({' and '.join(more)})" if more else ""
 
 
 def _value(rule: Rule, result: SloResult) -> str:

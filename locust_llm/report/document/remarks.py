@@ -43,7 +43,7 @@ MAX_LINE_REASONS: Final = 3
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
 ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
-OLD_MEANS: Final = re.compile(r"(?<=[%\d)])(?:, (?:TTFT|queue|prefill) [\d.,]+ m?s)+\.$")
+OLD_MEANS: Final = re.compile(r"(?:, (?:TTFT|queue|prefill) [\d.,]+ m?s)+\.$")
 """Of the server's histograms, in the notes of older runs: the report has them by itself."""
 MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""

@@ -53,8 +53,8 @@ RULES: Final = {
     "steps shorter.",
     QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers "
     "make it shorter.",
-    PREFILL: "It holds other requests' prefills in the same steps: shorter prompts, a prefix cache or fewer prompts at a "
-    "time make it shorter.",
+    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a prefix cache or fewer "
+    "prompts at a time make it shorter.",
     CLIENT: "Chunks lay unread on this machine: its CPU is short.",
 }
 """What follows from the largest part."""
@@ -163,16 +163,17 @@ def _largest(breakdown: Breakdown) -> list[tuple[float, str, str]]:
     return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
 
 
-def in_brief(found: Waterfall) -> Iterator[str]:
-    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill``, of the first breakdown; and what else is
+def in_brief(found: Waterfall) -> str:
+    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first breakdown; and what else is
     known of the time in the server, where single requests do not tell."""
-    for one in found.breakdowns[:1]:
-        whole_ms = sum(part.slow_ms for part in one.parts)
-        parts = [f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(one)] if whole_ms else []
-        way = "; the way through the proxy is in it" * (unknown_way(found) and any(p.name == SERVER for p in one.parts))
-        yield f"{title(one)}: {', '.join(parts)}{way}."
-    if answer := time_in_server(found):
-        yield answer
+    return " ".join(filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), time_in_server(found))))
+
+
+def _in_shares(breakdown: Breakdown, found: Waterfall) -> str:
+    whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
+    parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown))
+    proxy = unknown_way(found) and any(part.name == SERVER for part in breakdown.parts)
+    return f"{title(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
 
 def unknown_way(found: Waterfall) -> bool:

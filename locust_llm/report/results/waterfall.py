@@ -118,8 +118,8 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """So many requests at or above the percentile, and from the 40th to the 60th."""
     count: int
     parts: tuple[Part, ...]
-    """In the order in which they come; those of no time are left out. Their means add up to the mean of the slow
-    requests."""
+    """In the order in which they come; those of no time are left out. Their means add up to the mean of the
+    slow requests."""
     groups: tuple[Group, ...] = ()
 
 

@@ -104,7 +104,7 @@ def breakdown(table: Table, metric: str, percentile: float, where: str, chosen: 
                 source=table.source(name, slow),
             )
             for name, ms in parts.items()
-            if ms[slow | typical].any()
+            if ms[here].any()
         ),
         groups=tuple(_groups(table, parts, values, here, percentile)),
     )

@@ -4,6 +4,7 @@ All in whole microseconds. A part is measured here, or reported by the server fo
 What the server does not report of the time between the send and the first token stays one part, ``server``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from locust_llm.core.run import LimitChange
 from locust_llm.report.results.waterfall import (
     BETWEEN,
     CLIENT,
@@ -40,6 +42,8 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """What the server reports of a request: nothing; its queue and prefill; one of them."""
+FOLLOWED_S: Final = 2.0
+"""Within so much all processes follow a change of the limit."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,10 @@ def source_of(name: str, known: NDArray[np.int8]) -> str:
     return MEASURED
 
 
-def split(requests: pd.DataFrame, reported: Reported, *, gated: bool = True) -> Split:
-    """``requests`` as of columns.collect; ``gated``: the run had a gate, so that who was never admitted
-    waited at it."""
-    ours, first, inside = _ours(requests, gated=gated)
+def split(requests: pd.DataFrame, reported: Reported, limits: Sequence[LimitChange] = ()) -> Split:
+    """``requests`` as of columns.collect; ``limits``: of the gate; where there is one, who was
+    never admitted waited at it."""
+    ours, first, inside = _ours(requests, limits)
     ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
     whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
@@ -83,7 +87,7 @@ def split(requests: pd.DataFrame, reported: Reported, *, gated: bool = True) -> 
     return Split(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
 
 
-def _ours(requests: pd.DataFrame, *, gated: bool) -> tuple[dict[str, Ints], Bools, Ints]:
+def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[str, Ints], Bools, Ints]:
     """(the parts that are measured here, whether there was a first token, what lies between send and arrival)."""
 
     def us(name: str) -> Ints:
@@ -98,7 +102,8 @@ def _ours(requests: pd.DataFrame, *, gated: bool) -> tuple[dict[str, Ints], Bool
     before = np.where(sent, us("late_s"), _whole((at("closed_at") - at("due_at")) * 1e6))
     given_up = ~sent & np.isnan(at("admitted_at"))
     waited = np.where(given_up, _whole((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s"))
-    gate = np.where((gated & given_up) | _gate_was_full(requests), np.minimum(waited, before), 0)
+    gated = any(change.limit is not None for change in limits)
+    gate = np.where((gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
@@ -115,10 +120,11 @@ def _ours(requests: pd.DataFrame, *, gated: bool) -> tuple[dict[str, Ints], Bool
     return parts, first, after - send - client
 
 
-def _gate_was_full(requests: pd.DataFrame) -> Bools:
+def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
     """Which requests came to a gate that had no slot for them. Without a gate, or with a free slot, the wait for the
     admission is one for this machine: its event loop was busy.
 
+    The limit is the lowest one from just before it came, as processes follow changes within FOLLOWED_S, to its admission.
     Slots are divided among the processes, and a process has at least its share of them. Attempts that were tried again held
     slots too, and have no row here: with such any gate may have been full.
     """
@@ -131,8 +137,16 @@ def _gate_was_full(requests: pd.DataFrame) -> Bools:
     )
     over = np.sort(np.fmin(np.fmin(first, freed), closed))
     before = np.searchsorted(np.sort(asked), asked, side="right") - np.searchsorted(over, asked, side="right") - 1
-    share = np.nan_to_num(limit) // max(1, requests["worker"].nunique())
+    lowest = np.fmin(limit, np.fmin(_limit_at(asked, limits), _limit_at(asked - FOLLOWED_S, limits)))
+    share = np.nan_to_num(lowest) // max(1, requests["worker"].nunique())
     return np.asarray(gated & (before >= share))
+
+
+def _limit_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
+    """NaN: there was none."""
+    changes = sorted(limits, key=lambda change: change.at)
+    levels = np.array([np.nan, *(np.nan if change.limit is None else change.limit for change in changes)], np.float64)
+    return levels[np.searchsorted([change.at for change in changes], at, side="right")]
 
 
 def _round_trip(requests: pd.DataFrame) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from locust_llm.core.record import OK
-from locust_llm.core.run import Run
+from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.selection import Selection, scarce
@@ -49,7 +49,7 @@ def waterfall(
 ) -> Waterfall | None:
     """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as ``ttft{model=a} p95``. None
     where no request was answered."""
-    table, reported = _table(columns, spans, gated=_gated(run), few=False)
+    table, reported = _table(columns, spans, run.limits, few=False)
     here, cut = table.counted, table.split
     if not here.any():
         return None
@@ -86,7 +86,7 @@ def frame(columns: Columns, spans: Mapping[str, ServerTimes], run: Run) -> pd.Da
     """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to the first token (or the
     end, without one), ``reported`` by what, and ``impossible``. Parts after the first token are NaN of requests without
     one."""
-    table, reported = _table(columns, spans, gated=_gated(run), few=True)
+    table, reported = _table(columns, spans, run.limits, few=True)
     found: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
         found[f"{name}_s"] = table.part_ms(name) / 1e3
@@ -95,20 +95,18 @@ def frame(columns: Columns, spans: Mapping[str, ServerTimes], run: Run) -> pd.Da
     return pd.DataFrame(found)
 
 
-def _gated(run: Run) -> bool:
-    return any(change.limit is not None for change in run.limits)
-
-
-def _table(columns: Columns, spans: Mapping[str, ServerTimes], *, gated: bool, few: bool) -> tuple[Table, Reported]:
-    """``gated``: the run had a gate; ``few``: what the server reports counts, however few requests it reports it for."""
+def _table(
+    columns: Columns, spans: Mapping[str, ServerTimes], limits: Sequence[LimitChange], *, few: bool
+) -> tuple[Table, Reported]:
+    """``limits``: of the gate; ``few``: what the server reports counts, however few requests it reports it for."""
     requests, reported = columns.requests, columns.server.reported(spans)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
     )  # fmt: skip
-    cut = split(requests, reported, gated=gated)
+    cut = split(requests, reported, limits)
     if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
-        unknown = split(requests, reported.without_queue_and_prefill(), gated=gated)
+        unknown = split(requests, reported.without_queue_and_prefill(), limits)
         cut = replace(unknown, impossible=cut.impossible)
     latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
     total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3

@@ -4,20 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import answered, failed
+from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import RETRIED, Record
+from locust_llm.core.run import LimitChange
 from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.results.waterfall import TO_FIRST
 from locust_llm.report.waterfall.parts import Split, split
 
 MS = 1000
+GATE = (LimitChange(UNIX, 50),)
 
 
-def cut(records: list[Record], spans: dict[str, ServerTimes] | None = None, *, gated: bool = True) -> Split:
+def cut(
+    records: list[Record], spans: dict[str, ServerTimes] | None = None, limits: tuple[LimitChange, ...] = GATE
+) -> Split:
     columns = collect(records)
-    return split(columns.requests, columns.server.reported(spans or {}), gated=gated)
+    return split(columns.requests, columns.server.reported(spans or {}), limits)
 
 
 def parts(found: Split, row: int = 0) -> dict[str, int]:
@@ -105,8 +109,17 @@ def test_an_event_loop_that_was_busy_is_no_gate() -> None:
 
 def test_who_was_never_admitted_waited_at_the_gate_if_there_was_one() -> None:
     never = failed(sent_at=None, due_at=10.0, asked_at=10.0, outcome="cut")
-    assert parts(cut([never], gated=True)) == {"gate": 1000}
-    assert parts(cut([never], gated=False)) == {"connect": 1000}
+    assert parts(cut([never])) == {"gate": 1000}
+    assert parts(cut([never], limits=())) == {"connect": 1000}
+
+
+def test_a_limit_that_was_raised_meanwhile_was_lower_when_a_request_came() -> None:
+    """The second one waited until a second slot was there."""
+    raised = (LimitChange(UNIX, 1), LimitChange(UNIX + 10.15, 2))
+    first = answered(900, 950, id="first", limit=1, sent_at=9.9, admitted_at=9.9)
+    second = answered(50, 60, id="b", limit=2, due_at=10.0, asked_at=10.0, admitted_at=10.15, sent_at=10.15)
+    assert parts(cut([first, second], limits=raised), 1) == {"gate": 150, "server": 50}
+    assert parts(cut([first, second], limits=(LimitChange(UNIX, 2),)), 1) == {"late": 150, "server": 50}
 
 
 def test_two_processes_have_half_of_the_slots_each() -> None:

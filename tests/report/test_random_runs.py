@@ -1,0 +1,52 @@
+"""Random runs: no statement of their reports contradicts another one, the records or the server's counters."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.random_runs import complaints, random_run, reported
+
+FEW = 16
+PLAIN = 17
+"""A seed."""
+MANY = 500
+"""Of each seed a run."""
+
+
+@pytest.mark.parametrize("seed", range(FEW))
+def test_statements_of_a_random_run_are_true(seed: int, tmp_path: Path) -> None:
+    assert complaints(reported(random_run(seed), tmp_path)) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(FEW, MANY, 22))
+def test_statements_of_many_random_runs_are_true(first: int, tmp_path: Path) -> None:
+    found = {}
+    for seed in range(first, min(first + 22, MANY)):
+        wrong = complaints(reported(random_run(seed), tmp_path / str(seed)))
+        if wrong:
+            found[seed] = wrong
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("true", "wrong", "check"),
+    [
+        (r"From \d+ answered", "From 9999 answered", "counts_are_those_of_the_records"),
+        (r"TTFT from Due p\d+: ", "TTFT from Due p95: 51% the gate, ", "no_part_exists_that_the_run_did_not_have"),
+        (
+            r"A metrics page or tracing",
+            "Queue or prefill? A metrics page or tracing",
+            "what_could_split_the_servers_time",
+        ),
+    ],
+)
+def test_a_wrong_statement_is_found(true: str, wrong: str, check: str, tmp_path: Path) -> None:
+    """Of a run without a gate and of a server that reports nothing."""
+    report = reported(random_run(PLAIN), tmp_path)
+    assert not report.made.gated
+    assert report.made.answered
+    console, count = re.subn(true, wrong, report.console)
+    assert count
+    assert any(one.startswith(check) for one in complaints(replace(report, console=console)))

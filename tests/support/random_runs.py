@@ -1,0 +1,551 @@
+"""Random runs of known truth, and checks that hold the statements of their reports against it.
+
+``random_run(seed)`` makes the records that a load test of a made server would leave: a gate, a schedule or users, processes,
+failures, busy event loops, a warmup; the server may report its times for single requests, in histograms, or not at all.
+``reported(made, folder)`` builds the report as the product does. A check looks at all texts of a report and yields what is
+wrong with them; a new one is a function with ``@check``. It may look for two statements that contradict each other, or for
+one that contradicts the records or the server's counters, which it must work out by itself.
+"""
+
+import heapq
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from locust_llm.core.engine_metrics import EngineSample
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.run import LimitChange, Offer, Run
+from locust_llm.core.server_times import METRICS, TIMINGS, ServerTimes
+from locust_llm.core.settings import Settings
+from locust_llm.core.spans.reported import FILE as SPANS_FILE
+from locust_llm.core.spans.reported import SpanLine
+from locust_llm.core.storage import RECORDS, SERVER_METRICS
+from locust_llm.report import build, ending, text
+from locust_llm.report.analysis.summary import Row, Summary
+
+UNIX: Final = 1_700_000_000.0
+WARMUP_S: Final = 5.0
+FAILED: Final = (("unavailable", 503), ("reset", None), ("timeout", None), ("http_status", 500), ("truncated", 200))
+RULES: Final = (
+    "ttft p95 < 250ms", "ttft p50 < 100ms", "ttft_from_due p90 < 1s", "itl p95 < 12ms", "request_latency p95 < 2s",
+    "error_rate < 2%", "output_tokens_per_s > 100", "warn: ttft p50 < 30ms",
+)  # fmt: skip
+
+
+@dataclass
+class Made:
+    """A run and the truth about it."""
+
+    seed: int
+    run: Run
+    records: list[Record] = field(default_factory=list)
+    samples: list[EngineSample] = field(default_factory=list)
+    spans: list[SpanLine] = field(default_factory=list)
+    queue_s: dict[str, float] = field(default_factory=dict)
+    prefill_s: dict[str, float] = field(default_factory=dict)
+    gate_s: dict[str, float] = field(default_factory=dict)
+    """Waits for a slot of the gate, and for nothing else."""
+    told: int = 0
+    """Requests of the profiling phase, answered, for which the server reported its times."""
+    histograms: bool = False
+
+    @property
+    def profiling(self) -> list[Record]:
+        return [record for record in self.records if record.phase == "profiling" and record.outcome != RETRIED]
+
+    @property
+    def answered(self) -> list[Record]:
+        return [record for record in self.profiling if record.outcome == OK]
+
+    @property
+    def gated(self) -> bool:
+        return any(change.limit is not None for change in self.run.limits)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All texts of it."""
+
+    made: Made
+    run: Run
+    summary: Summary
+    console: str
+    """What a run leaves on the console, without line breaks of the wrapping."""
+    tables: str
+    """The same with --verbose."""
+    markdown: str
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {"console": self.console, "--verbose": self.tables, "summary.md": self.markdown}
+
+    def row(self, tag: str) -> Row | None:
+        return next((row for row in self.summary.rows if row.tag == tag), None)
+
+
+# -- making ------------------------------------------------------------------------------------------------------------
+
+
+def random_run(seed: int) -> Made:
+    random = Random(seed)
+    open_loop, gated = random.random() < 0.5, random.random() < 0.5
+    users, rate, seconds = random.randint(1, 12), random.choice((2.0, 6.0, 15.0)), random.choice((12.0, 30.0))
+    slots, a_s, b_s = random.choice((1, 2, 16)), random.uniform(0.001, 0.02), random.choice((1e-6, 2e-5, 1e-4))
+    warmup_s = WARMUP_S if random.random() < 0.3 else 0.0
+    limits = _limits(random) if gated else ()
+    settings: dict[str, Any] = {
+        "host": "http://server:8000", "model": "m", "run_time_s": seconds,
+        "slo": tuple(random.sample(RULES, random.randint(0, 4))),
+    } | ({"request_rate": rate} if open_loop else {"users": users})  # fmt: skip
+    if gated:
+        settings["prefill_concurrency"] = limits[-1].limit
+    if warmup_s:
+        settings["warmup_duration"] = warmup_s
+    began, stops = UNIX + warmup_s, UNIX + warmup_s + seconds
+    workers = tuple(f"w{i}" for i in range(random.choice((1, 1, 2, 3))))
+    made = Made(seed, Run(
+        name=f"random-{seed}", settings=Settings(**settings), started_at=UNIX, profiling_at=began, stopping_at=stops,
+        workers=workers, limits=limits, model="m", simulated=False,
+    ))  # fmt: skip
+    server = _Server(random, slots, a_s, b_s)
+    failing, busy = random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3)), random.random() < 0.3
+    due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
+    held: list[float] = []
+    waits: list[float] = []
+    number = 0
+    while due_at or free:
+        due = heapq.heappop(due_at) if open_loop else heapq.heappop(free)
+        if due >= warmup_s + seconds:
+            break
+        number += 1
+        worker = workers[number % len(workers)]
+        asked = due + (random.choice((0.0, 0.0, 0.15)) if busy else 0.0)
+        asked = max(asked, waits[-1]) if waits and gated else asked  # first come, first served
+        admitted, limit = asked, None
+        if gated:
+            admitted, limit = _admission(asked, held, limits)
+            waits.append(admitted)
+        lag = random.choice((0.0, 0.08)) if busy and not gated else 0.0
+        sent = admitted + lag + random.uniform(0, 0.0005)
+        id_ = f"r-{seed}-{number}"
+        tokens = random.choice((20, 300, 4000))
+        outcome, status = random.choice(FAILED) if random.random() < failing else (OK, 200)
+        queue_s, prefill_s = server.prefill(sent, tokens)
+        first = sent + queue_s + prefill_s + server.way_s
+        fields: dict[str, Any] = {
+            "id": id_, "worker": worker, "name": random.choice(("chat", "chat", "rag")), "model": "m",
+            "phase": "warmup" if due < warmup_s else "profiling", "clock_offset_s": UNIX, "due_at": due, "asked_at": asked,
+            "admitted_at": admitted + lag, "sent_at": sent, "written_us": 50, "status": status, "limit": limit,
+            "rtt_us": round(server.way_s * 1e6), "input_tokens": tokens, "asked_input_tokens": tokens,
+            "tokens_from": "usage", "reads": 1,
+        }  # fmt: skip
+        if outcome == OK:
+            count = random.choice((1, 5, 40))
+            gaps = [random.uniform(0.004, 0.015) for _ in range(count - 1)]
+            us = [round((first - sent) * 1e6)]
+            for gap in gaps:
+                us.append(us[-1] + round(gap * 1e6))
+            closed = sent + us[-1] / 1e6
+            fields |= {"chunk_us": tuple(us), "first_output": 0, "output_tokens": count, "finish_reason": "stop"}
+        else:
+            closed = sent + random.uniform(0.001, 2.0)
+            fields |= {"message": f"it {outcome}", "input_tokens": None, "tokens_from": ""}
+        if closed > warmup_s + seconds + 3.0:  # the grace period
+            outcome, closed = CUT, warmup_s + seconds + 3.0
+            seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
+            fields |= {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
+            if sent > closed:
+                fields |= {"closed_at": sent}
+                closed = sent
+        if random.random() < 0.01 and outcome == OK:
+            outcome = CANCELLED
+        fields |= {"outcome": outcome, "closed_at": closed}
+        freed = min(closed, first) if fields.get("chunk_us") else closed
+        heapq.heappush(held, freed)
+        fields["freed_at"] = freed
+        made.queue_s[id_], made.prefill_s[id_] = queue_s, prefill_s
+        made.gate_s[id_] = admitted - asked if gated else 0.0
+        fields["error"] = fields.pop("message", "")
+        made.records.append(Record(**fields))
+        if not open_loop:
+            heapq.heappush(free, closed + 1e-4)
+    _report_times(random, made)
+    _read_metrics(random, made, warmup_s + seconds)
+    sent = [record for record in made.records if record.phase == "profiling"]
+    offer = Offer(due=len(sent), never_started=0, duration_s=seconds, most_users=users) if open_loop else None
+    ended = max((record.closed_at for record in made.records), default=0.0) + UNIX
+    made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
+    made.records.sort(key=lambda record: record.closed_at)
+    return made
+
+
+def _limits(random: Random) -> tuple[LimitChange, ...]:
+    most = random.choice((1, 2, 4, 50))
+    if most > 1 and random.random() < 0.3:
+        return tuple(LimitChange(UNIX + 2.0 * i, i + 1) for i in range(min(most, 4)))
+    return (LimitChange(UNIX, most),)
+
+
+def _arrivals(
+    random: Random, open_loop: bool, rate: float, users: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Due times of an open loop; or when the users of a closed one are free, at first."""
+    if not open_loop:
+        return [], [0.001 * i for i in range(users)]
+    at, due = 0.0, list[float]()
+    while at < seconds:
+        at += random.expovariate(rate)
+        due.append(at)
+    return due, []
+
+
+def _admission(asked: float, held: list[float], limits: Sequence[LimitChange]) -> tuple[float, int]:
+    """(when, at which limit). ``held``: when each slot that was given is free again."""
+    at = asked
+    while True:
+        limit = next(change.limit for change in reversed(limits) if change.at <= UNIX + at + 1e-9)
+        assert limit is not None
+        while held and held[0] <= at:
+            heapq.heappop(held)
+        if len(held) < limit:
+            return at, limit
+        raised = [change.at - UNIX for change in limits if change.at > UNIX + at + 1e-9]
+        at = min(held[0], *raised) if raised else held[0]
+
+
+class _Server:
+    """Prefills up to ``slots`` prompts at a time, in the order of their arrival."""
+
+    def __init__(self, random: Random, slots: int, a_s: float, b_s: float) -> None:
+        self._free = [0.0] * slots
+        self._a_s, self._b_s = a_s, b_s
+        self.way_s = random.choice((0.0001, 0.02))
+
+    def prefill(self, sent: float, tokens: int) -> tuple[float, float]:
+        """(queue, prefill)"""
+        arrived = sent + self.way_s / 2
+        begin = max(arrived, heapq.heappop(self._free))
+        prefill_s = self._a_s + self._b_s * tokens
+        heapq.heappush(self._free, begin + prefill_s)
+        return begin - arrived, prefill_s
+
+
+def _report_times(random: Random, made: Made) -> None:
+    """Of all requests, of some, or of none; of both times or of one."""
+    how = random.choice(("none", "none", "spans", "metrics", "timings", "some"))
+    if how == "none":
+        return
+    for i, record in enumerate(made.records):
+        if record.outcome != OK or (how == "some" and random.random() < 0.5):
+            continue
+        queue, prefill = round(made.queue_s[record.id] * 1e6), round(made.prefill_s[record.id] * 1e6)
+        made.told += record.phase == "profiling"
+        if how in ("spans", "some"):
+            made.spans.append(SpanLine(id=record.id, source="spans", queue_us=queue, prefill_us=prefill))
+            continue
+        times = (
+            ServerTimes(source=TIMINGS, prefill_us=prefill)
+            if how == "timings"
+            else ServerTimes(source=METRICS, queue_us=queue, prefill_us=prefill)
+        )
+        made.records[i] = msgspec.structs.replace(record, server=times)
+
+
+def _read_metrics(random: Random, made: Made, seconds: float) -> None:
+    """Each second, with counters of all that ended by then, whoever sent them."""
+    how = random.choice(("none", "all", "all", "no prefill"))
+    if how == "none":
+        return
+    made.histograms = how == "all"
+    ended = sorted((record for record in made.records if record.outcome == OK), key=lambda record: record.closed_at)
+    others = 50 if random.random() < 0.15 else 0
+    place, sums = 0, {"queue": 3.0, "prefill": 5.0, "ttft": 9.0, "count": 10.0}
+    last = max((record.closed_at for record in made.records), default=0.0)
+    at = -0.5
+    while True:
+        while place < len(ended) and ended[place].closed_at <= at:
+            record, place = ended[place], place + 1
+            sums["queue"] += made.queue_s[record.id]
+            sums["prefill"] += made.prefill_s[record.id]
+            sums["ttft"] += made.queue_s[record.id] + made.prefill_s[record.id]
+            sums["count"] += 1
+        if at > seconds / 2 and others:
+            sums = {"queue": sums["queue"] + 50 * 0.3, "prefill": sums["prefill"] + 50 * 0.1,
+                    "ttft": sums["ttft"] + 50 * 0.4, "count": sums["count"] + 50}  # fmt: skip
+            others = 0
+        more = {"prefill_s": sums["prefill"], "prefill_count": sums["count"]} if how == "all" else {}
+        made.samples.append(EngineSample(
+            at=UNIX + at, engine="vLLM", running=1.0, waiting=0.0, kv_used=0.1, preemptions=0.0, queue_s=sums["queue"],
+            queue_count=sums["count"], ttft_s=sums["ttft"], ttft_count=sums["count"], **more,
+        ))  # fmt: skip
+        if at > max(seconds, last):
+            return
+        at += 1.0
+
+
+def reported(made: Made, folder: Path) -> Report:
+    """The report as a run makes it, without the page and the drawings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encode = msgspec.json.encode
+    (folder / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in made.records))
+    (folder / SERVER_METRICS).write_bytes(b"".join(encode(sample) + b"\n" for sample in made.samples))
+    if made.spans:
+        (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
+    summary = build.write(folder, made.run)
+    verbose = text.console(summary, made.run, folder)
+    on_console = " ".join(ending.ending(summary, made.run, folder).split())
+    return Report(made, made.run, summary, on_console, verbose, (folder / "summary.md").read_text())
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+Check = Callable[[Report], Iterator[str]]
+CHECKS: Final[list[Check]] = []
+
+
+def check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+def complaints(report: Report) -> list[str]:
+    return [f"{one.__name__}: {what}" for one in CHECKS for what in one(report)]
+
+
+def ms_of(written: str) -> float:
+    """``1.2 s``, ``810 ms``."""
+    number, unit = written.replace(",", "").split()
+    return float(number) * (1e3 if unit == "s" else 1.0)
+
+
+def near(written: float, true: float) -> bool:
+    """To three digits, or to 0.01."""
+    return abs(written - true) <= 0.0051 * abs(true) + 0.0051
+
+
+DURATION: Final = r"[\d.,]+ m?s"
+
+
+@check
+def counts_are_those_of_the_records(report: Report) -> Iterator[str]:
+    made = report.made
+    failed = sum(record.outcome not in (OK, CUT, CANCELLED) for record in made.profiling)
+    true = {"succeeded": len(made.answered), "failed": failed,
+            "cut": sum(r.outcome == CUT for r in made.profiling)}  # fmt: skip
+    for name, pattern in (
+        ("succeeded", r"(\d+) succeeded"),
+        ("failed", r"succeeded, (\d+) failed"),
+        ("cut", r"(\d+) cut,"),
+    ):
+        for where in ("--verbose", "summary.md"):
+            for number in re.findall(pattern, report.texts[where]):
+                if int(number) != true[name]:
+                    yield f"{where}: {number} {name}, by the records {true[name]}"
+    for number in re.findall(r"From (\d+) answered request", report.console):
+        if int(number) != true["succeeded"]:
+            yield f"console: {number} answered, by the records {true['succeeded']}"
+    for number, of in re.findall(r"(\d+) of (\d+) requests failed", report.console):
+        if (int(number), int(of)) != (failed, failed + true["succeeded"]):
+            yield f"headline: {number} of {of} failed, by the records {failed} of {failed + true['succeeded']}"
+
+
+@check
+def headline_figures_are_those_of_the_records(report: Report) -> Iterator[str]:
+    """Also where a rule is judged by them; percentiles of more than the answered requests say so in brackets."""
+    found = re.finditer(
+        rf"p(\d+) of (TTFT from due|TTFT|request latency) is ({DURATION}(?: for \w+(?:, {DURATION} for \w+)*)?)",
+        report.console,
+    )
+    for one in found:
+        for figure, _, name in re.findall(rf"({DURATION})( for (\w+))?", one[3]):
+            those = [record for record in report.made.answered if name in ("", record.name)]
+            true_ms = float(np.percentile(values_s(those, one[2]), int(one[1]))) * 1e3
+            if not near(ms_of(figure), true_ms):
+                yield f"p{one[1]} of {one[2]} {name} is {figure}, by the records {true_ms:.2f} ms"
+
+
+def values_s(records: Sequence[Record], name: str) -> list[float]:
+    values = {
+        "TTFT": [record.ttft_s for record in records],
+        "TTFT from due": [record.ttft_from_due_s for record in records],
+        "request latency": [record.latency_s for record in records],
+    }
+    return [value for value in values[name] if value is not None]
+
+
+@check
+def tables_agree_with_the_records(report: Report) -> Iterator[str]:
+    """TTFT and request latency; output tokens add up."""
+    answered = report.made.answered
+    for tag, values in (
+        ("time_to_first_token", [record.ttft_s for record in answered]),
+        ("request_latency", [record.latency_s for record in answered]),
+    ):
+        row, known = report.row(tag), [value * 1e3 for value in values if value is not None]
+        if row is None or not known:
+            continue
+        if row.count != len(known):
+            yield f"{tag}: count {row.count}, by the records {len(known)}"
+        for percentile, value in row.percentiles.items():
+            if not near(value, float(np.percentile(known, percentile))):
+                yield f"{tag} p{percentile:g} {value}, by the records {np.percentile(known, percentile)}"
+
+
+@check
+def no_part_exists_that_the_run_did_not_have(report: Report) -> Iterator[str]:
+    """A gate without a gate; a queue that the server did not report; waits at a gate that are the event loop's."""
+    made = report.made
+    for where, said in report.texts.items():
+        if not made.gated and re.search(r"\bms the gate|% the gate|\| the gate|\bs the gate|^the gate ", said, re.M):
+            yield f"{where}: a part is the gate's in a run without one"
+        if made.told < 0.9 * len(made.answered) and re.search(
+            r"the server's queue\b(?! is)", said.split("## Notes")[0]
+        ):
+            yield f"{where}: the server's queue has a part, and the server reported {made.told} of {len(made.answered)}"
+        if re.search(r"\(estimated\)|all estimated|others' work|its own prefill", said):
+            yield f"{where}: an estimate"
+
+
+@check
+def shares_add_up(report: Report) -> Iterator[str]:
+    for shares in re.findall(r"p\d+: ((?:\d+% [^,.;]+(?:, )?)+)\.", report.console):
+        whole = sum(int(share) for share in re.findall(r"(\d+)% ", shares))
+        if not 75 <= whole <= 103:
+            yield f"the shares add up to {whole}%: {shares}"
+
+
+@check
+def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
+    """The column of all requests, of the parts from due to the first token."""
+    found, made = report.summary.waterfall, report.made
+    if found is None:
+        return
+    streamed = [record for record in made.answered if record.chunk_us]
+    totals = [(record.sent_at or 0) + record.chunk_us[0] / 1e6 - record.due_at for record in streamed]
+    retried = any(record.attempt > 1 for record in made.records)
+    for one in found.breakdowns:
+        if one.metric != "ttft_from_due" or one.where:
+            continue
+        all_ms = {part.name: part.all_ms for part in one.parts}
+        mean_ms = {part.name: part.slow_ms for part in one.parts}
+        slow = sorted(totals)[-one.slow :]
+        if slow and not near(sum(mean_ms.values()), float(np.mean(slow)) * 1e3):
+            yield f"the parts of slow requests add up to {sum(mean_ms.values())} ms, by the records {np.mean(slow) * 1e3}"
+        gate_ms = float(np.mean([made.gate_s[record.id] for record in streamed])) * 1e3
+        if (
+            not retried
+            and len(made.run.workers) == 1
+            and abs(all_ms.get("gate", 0.0) - gate_ms) > 0.01 + 0.001 * gate_ms
+        ):
+            yield f"the gate's mean is {all_ms.get('gate', 0.0)} ms, and was {gate_ms}"
+        for name, true_s in (("queue", made.queue_s), ("prefill", made.prefill_s)):
+            if name in all_ms and made.told == len(made.answered):
+                true_ms = float(np.mean([true_s[record.id] for record in streamed])) * 1e3
+                if abs(all_ms[name] - true_ms) > 0.01 + 0.001 * true_ms:
+                    yield f"the mean {name} is {all_ms[name]} ms, and was {true_ms}"
+
+
+@check
+def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Iterator[str]:
+    """Against the difference of the server's counters, and never beside parts that single requests tell."""
+    answers = {
+        where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token ([\d.,]+ m?s) are queue, "
+                          r"([\d.,]+ m?s) prefill.*?means of (\d+) request", " ".join(said.split()))
+        for where, said in report.texts.items()
+    }  # fmt: skip
+    each = {answer for found in answers.values() for answer in found}
+    if len(each) > 1:
+        yield f"several answers: {each}"
+    if any(len(found) > 1 for found in answers.values()):
+        yield f"an answer twice: {answers}"
+    parts = {part.name for one in _breakdowns(report) for part in one.parts}
+    if each and parts & {"queue", "prefill"}:
+        yield f"an answer by histograms beside parts by single requests: {each}, {parts}"
+    samples = report.made.samples
+    if not each or len(samples) < 2:
+        return
+    began, ended = report.run.profiling_at, report.run.ended_at or 0.0
+    base = [sample for sample in samples if sample.at < began][-1:] or samples[:1]
+    last = next((sample for sample in samples if sample.at > ended), samples[-1])
+    for name, share, ttft, queue, prefill, count in each:
+        grown = (last.queue_count or 0) - (base[0].queue_count or 0)
+        if int(count) != grown:
+            yield f"means of {count}, by the counters {grown}"
+        true = {
+            what: ((getattr(last, f"{what}_s") or 0) - (getattr(base[0], f"{what}_s") or 0)) / max(grown, 1) * 1e3
+            for what in ("ttft", "queue", "prefill")
+        }
+        for what, written in (("ttft", ttft), ("queue", queue), ("prefill", prefill)):
+            if not near(ms_of(written), true[what]):
+                yield f"{what} {written}, by the counters {true[what]:.3f} ms"
+        sizes = {
+            "Queue": true["queue"],
+            "Prefill": true["prefill"],
+            "Neither": true["ttft"] - true["queue"] - true["prefill"],
+        }
+        if sizes[name] < max(sizes.values()) * 0.999 or abs(int(share) - 100 * sizes[name] / true["ttft"]) > 0.51:
+            yield f"{name}, {share}%: by the counters {sizes}"
+
+
+@check
+def what_could_split_the_servers_time_is_not_there(report: Report) -> Iterator[str]:
+    for where, said in report.texts.items():
+        plain = " ".join(said.split())
+        if "would split it" in plain and "Queue or prefill?" in plain:
+            yield f"{where}: the server's time is split, and is not"
+        if "A metrics page or tracing" in plain and report.made.samples:
+            yield f"{where}: asks for a metrics page that was read"
+        if "would split it" in plain and report.made.answered and report.made.told == len(report.made.answered):
+            yield f"{where}: asks for tracing, and every request was traced"
+
+
+def _breakdowns(report: Report) -> Sequence[Any]:
+    found = report.summary.waterfall
+    return () if found is None else found.breakdowns
+
+
+@check
+def rules_have_one_result(report: Report) -> Iterator[str]:
+    """On the first line, in the table, and as counted."""
+    status = report.summary.slo_status
+    first = re.match(r"(?:INCOMPLETE: .*?\. )?SLO (\w+):", report.console)
+    if (first[1] if first else None) != status:
+        yield f"the console begins with {first[1] if first else None}, and the run is {status}"
+    if status is None:
+        return
+    deciding = [result.status for result in report.summary.slos if result.decides]
+    expected = "FAIL" if "FAIL" in deciding else "INCONCLUSIVE" if "INCONCLUSIVE" in deciding else "PASS"
+    if status != expected:
+        yield f"{status}, of rules {deciding}"
+    said = report.console
+    if "all " in said and re.search(r"all \d+ rules hold", said) and "FAIL" in deciding:
+        yield "all rules hold, and one failed"
+    for result in report.summary.slos:
+        if result.status == "FAIL" and result.decides and re.search(r"within [\d.,]+ m?s; all", said):
+            yield f"{result.rule} failed, and the headline has it within"
+
+
+@check
+def the_gates_use_goes_with_its_waits(report: Report) -> Iterator[str]:
+    """In the conditions and in the breakdown: where nobody waited at the gate, no part is its."""
+    for where in ("--verbose", "summary.md"):
+        nobody = "no request waited at the gate" in report.texts[where]
+        parts = [p for one in _breakdowns(report) for p in one.parts if p.name == "gate" and p.slow_ms > 0.5]
+        if nobody and parts:
+            yield f"{where}: no request waited at the gate, and it has {parts[0].slow_ms} ms"
+
+
+@check
+def kind_of_loop_is_that_of_the_settings(report: Report) -> Iterator[str]:
+    open_loop = report.run.settings.open_loop
+    for where in ("--verbose", "summary.md"):
+        wrong = "Closed loop:" if open_loop else "Open loop:"
+        if wrong in report.texts[where]:
+            yield f"{where}: {wrong}"
