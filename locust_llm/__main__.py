@@ -70,6 +70,11 @@ def _main(argv: Sequence[str] | None) -> int:
             wrong = _unknown(words[0])
             print(f"locust-llm: error: {wrong}" + ("" if ":" in wrong else f"\n\n{USAGE}"), file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
+    from locust_llm.core.machine import memory_refusal
+
+    if why := memory_refusal():
+        print(f"locust-llm: error: {why}", file=sys.stderr)
+        return ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)

@@ -15,6 +15,7 @@ import msgspec
 from gevent import Timeout
 
 from .loop_turns import take_turn
+from .native.key_log import wipe
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
 from .route.tls import TLS
@@ -26,12 +27,16 @@ READ_BYTES: Final = 16_384
 """Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15 ms."""
 MAX_HANDSHAKE_BYTES: Final = 1 << 19
 """Of the server's side of a TLS handshake: five times the longest list of certificates that OpenSSL takes."""
-NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
-"""Errors of connect(2) and socket(2) when this machine has no open file, no port, or no address of its own left for it."""
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS)
+"""Errors of connect(2) and socket(2) when this machine has no open file, no port, no address of its own, or no memory left
+for it."""
 TICKET_READS: Final = 4
 TICKETS_S: Final = 0.01
 """What a server sends beyond these between two answers has no end: the event loop waits for none of it."""
-UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+UNREACHABLE: Final = (
+    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM,
+)  # fmt: skip
+"""There is no way to it from here, or a firewall on this machine forbids it."""
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
 _U32: Final = Struct("I")
 _TCPI_RTT: Final = 68
@@ -85,6 +90,7 @@ class Connection:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
             self.close()
+            wipe()
             where = f"{target.host}:{target.port}"
             if error is limit:
                 error = TimeoutError(f"no connection within {timeout:g} s")
@@ -242,6 +248,8 @@ def _outcome(error: Exception) -> str:
     match error:
         case TimeoutError():
             return "connect_timeout"
+        case MemoryError() | RuntimeError():  # there can be no thread that looks the name up
+            return "no_socket"
         case ssl.SSLError():
             return "tls"
         case ConnectionRefusedError():

@@ -71,7 +71,8 @@ def fetch(
     except TLSClosed as error:
         raise FetchFailed("tls", str(error)) from error
     except OSError as error:
-        raise FetchFailed("reset", error.strerror or str(error)) from error
+        outcome = "timeout" if isinstance(error, TimeoutError) else "reset"
+        raise FetchFailed(outcome, error.strerror or str(error)) from error
     except Timeout as error:
         if error is not limit:
             raise

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import resource
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -13,6 +14,18 @@ import msgspec
 
 PROC: Final = Path("/proc")
 SYS: Final = Path("/sys")
+
+
+MIN_MEMORY: Final = 512 << 20
+"""Bytes of addresses that a process needs: below 450 MB libraries of the reports abort."""
+
+
+def memory_refusal() -> str:
+    """Why nothing can begin under the limit of this shell; empty: it can."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= MIN_MEMORY:
+        return ""
+    return f"ulimit -v allows {limit >> 20} MB of memory, and {MIN_MEMORY >> 20} MB are needed"
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from typing import Final, NamedTuple
 
+from locust_llm.core.machine import memory_refusal
 from locust_llm.core.settings import Settings
 
 from .access.certificates import use_certificates
@@ -42,6 +43,8 @@ def launch_of(options: Namespace | None) -> Launch:
 def before_load(options: Namespace, user_class: type, base: type) -> None:
     """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose ``host`` counts, among those
     derived from ``base``."""
+    if why := memory_refusal():
+        refuse(why)
     options.host = options.host or written_host(user_class, base)
     settings = check(options)
     launch = Launch(settings, forks=bool(options.processes and not options.worker))

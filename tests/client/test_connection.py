@@ -118,6 +118,8 @@ def test_a_network_that_is_not_there() -> None:
         (errno.EMFILE, "no_socket"), (errno.ENFILE, "no_socket"), (errno.EADDRNOTAVAIL, "no_socket"),
         (errno.ENETUNREACH, "unreachable"), (errno.EHOSTUNREACH, "unreachable"), (errno.ETIMEDOUT, "connect_timeout"),
         (errno.ECONNREFUSED, "refused"), (errno.ECONNRESET, "reset"), (errno.EPROTO, "reset"),
+        (errno.ENOMEM, "no_socket"), (errno.ENOBUFS, "no_socket"), (errno.EPERM, "unreachable"),
+        (errno.EACCES, "unreachable"), (errno.ENETDOWN, "unreachable"), (errno.EAFNOSUPPORT, "unreachable"),
     ],
 )  # fmt: skip
 def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome: str) -> None:
@@ -127,6 +129,15 @@ def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome
     monkeypatch.setattr(gevent.socket, "create_connection", connect)
     assert failure(Target("127.0.0.1", 80)) == outcome
     assert outcome in FAILURES
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_what_this_machine_lacks_is_no_reset(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def connect(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(gevent.socket, "create_connection", connect)
+    assert failure(Target("127.0.0.1", 80)) == "no_socket"
 
 
 def test_tls_with_somebody_who_speaks_none(scripted: Scripted) -> None:

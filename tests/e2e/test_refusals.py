@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -170,4 +171,17 @@ def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...]
     lines = [line for line in done.stderr.splitlines() if "locust-llm: error:" in line]
     assert len(lines) == 1
     assert "127.0.0.1:9" not in lines[0]  # nobody was asked
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [
+    ("-m", "locust_llm", "report", "."), ("-m", "locust_llm", "run", "--headless", "--host", "http://127.0.0.1:9"),
+    ("-m", "locust", "-f", CHAT, "--headless", "--host", "http://127.0.0.1:9"),
+])  # fmt: skip
+def test_under_a_limit_on_memory_nothing_begins(words: tuple[str, ...]) -> None:
+    """Libraries would abort the process somewhere on its way."""
+    limited = f"ulimit -v 400000; exec {shlex.join([sys.executable, *words])}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    assert "ulimit -v allows 390 MB of memory, and 512 MB are needed" in done.stderr
     assert "Traceback" not in done.stderr

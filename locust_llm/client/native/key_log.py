@@ -37,11 +37,18 @@ def log_secrets(context: ssl.SSLContext) -> None:
             context.keylog_filename = name
 
 
+def wipe() -> None:
+    """Of a handshake that failed: what it has logged is of no use."""
+    if _log is not None and _log[0] == os.getpid():
+        os.ftruncate(_log[1], 0)
+
+
 def opener(connection: ssl.SSLObject, client_random: bytes) -> "NativeOpener | None":
     """For what the server sends from now on. Comes at once after the handshake; None: only Python's ssl can read it, as
     before TLS 1.3, or where there is no libcrypto."""
     cipher = connection.cipher()
     if Opener is None or _log is None or cipher is None:
+        wipe()
         return None
     log = os.pread(_log[1], os.fstat(_log[1]).st_size, 0)
     os.ftruncate(_log[1], 0)

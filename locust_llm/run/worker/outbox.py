@@ -17,6 +17,8 @@ from locust_llm.run.protocol import Records
 logger = logging.getLogger("locust_llm")
 
 BATCH_RECORDS: Final = 200
+BATCH_BYTES: Final = 1 << 20
+"""A batch that has more leaves at once: the master has other work between two of them."""
 RESEND_AFTER_S: Final = 3.0
 
 
@@ -34,16 +36,18 @@ class Outbox:
         self.kept: Path | None = None
         """Where records are that were not delivered."""
         self._packed: list[bytes] = []
+        self._packed_bytes = 0
         self._serial = 0
         self._unacknowledged: dict[int, tuple[float, Records]] = {}
 
     def add(self, record: Record) -> None:
         packed = pack(record)
         self._packed.append(packed)
+        self._packed_bytes += len(packed)
         self._serial += 1
         if self.journal is not None:
             self._journaled(self.journal.add, self._serial, packed)
-        if len(self._packed) >= BATCH_RECORDS:
+        if len(self._packed) >= BATCH_RECORDS or self._packed_bytes >= BATCH_BYTES:
             self.flush()
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
@@ -71,7 +75,7 @@ class Outbox:
         if self._packed:
             first = self._serial - len(self._packed) + 1
             batch = Records(first, self._packed)
-            self._packed = []
+            self._packed, self._packed_bytes = [], 0
             self._unacknowledged[first] = (now, batch)
             self._send(batch)
         for number, (sent_at, batch) in list(self._unacknowledged.items()):

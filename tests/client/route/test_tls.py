@@ -5,6 +5,7 @@ import os
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -143,6 +144,24 @@ def test_the_log_is_emptied_and_a_key_log_of_the_environment_is_left_alone(certi
     context.keylog_filename = str(tmp_path / "keys")
     key_log.log_secrets(context)
     assert context.keylog_filename == str(tmp_path / "keys")
+
+
+@needs_native
+def test_a_handshake_that_fails_leaves_no_secret(certificate: Path) -> None:
+    """The server's certificate is one of a stranger, which shows when the secrets of the handshake are there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def serve() -> None:
+        with suppress(OSError):
+            context.wrap_socket(listener.accept()[0], server_side=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(ConnectFailed, match="certificate verify failed"):
+            Connection(Target("localhost", listener.getsockname()[1], ssl.create_default_context()))
+    assert key_log._log is not None
+    assert os.fstat(key_log._log[1]).st_size == 0
 
 
 @needs_native

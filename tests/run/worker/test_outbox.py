@@ -30,6 +30,15 @@ class Wire:
         self.outbox = Outbox(self.sent.append, clock=lambda: self.now)
 
 
+def test_a_batch_of_many_bytes_leaves_at_once() -> None:
+    """Of records with a million bytes of stamps each."""
+    wire = Wire()
+    for number in range(4):
+        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=tuple(range(150_000))))
+    assert [len(batch.packed) for batch in wire.sent] == [2, 2]
+    assert wire.outbox.waiting == 4
+
+
 def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> None:
     wire, inbox = Wire(), Inbox()
     for number in range(BATCH_RECORDS + 3):
