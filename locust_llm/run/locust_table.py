@@ -70,8 +70,8 @@ def _rounded_ms(response_time: float) -> float:
 
 
 def _percentile_ms(response_times: dict[float, int], num_requests: int, percent: float) -> float:
-    """``percent``: from 0 to 1, as Locust has it."""
-    return percentiles(response_times, (percent * 100,))[0] if response_times else 0.0
+    """``percent``: from 0 to 1, as Locust has it. Its page shows all digits, and between two values there are many."""
+    return _rounded_ms(percentiles(response_times, (percent * 100,))[0]) if response_times else 0.0
 
 
 def in_rows_of(stats: locust.stats.RequestStats, reported: Mapping[str, Any]) -> dict[str, Any]:

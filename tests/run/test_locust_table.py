@@ -34,6 +34,12 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(locust.stats, name, getattr(locust.stats, name))
     three_digits_in_locust()
     assert [locust.stats.bucket_response_time(ms) for ms in (12.4, 1234.0)] == [12.4, 1230.0]
+    row = RequestStats().get("a row", "TTFT")
+    for ms in (100.0, 101.0, 0.0123, 3.3333):
+        row.log(ms, 0)
+    shown = [value for name, value in row.to_dict().items() if name.startswith("response_time_percentile")]
+    assert shown == [101.0, 101.0]  # between 100 and 101 lie 100.85 and 100.97, of which a row has three digits
+    assert row.get_response_time_percentile(0.5) == 51.7  # half of 3.33 and 100 is 51.665
 
 
 def test_what_is_not_ours_is_one_line() -> None:

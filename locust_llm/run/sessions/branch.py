@@ -366,7 +366,8 @@ class Branch:
             self._rests_until = record.asked_at + FAILED_S
         if stream is not None:
             update_session(self._user.client, prepared, stream)
-        log(self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried)
+        gated = self.sender.gate.limit is not None
+        log(self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried, gated=gated)
         events.record.fire(user=self._user, record=record)
         return record
 

@@ -29,8 +29,10 @@ def log(
     context: Mapping[str, Any],
     *,
     retried: bool = False,
+    gated: bool = True,
 ) -> None:
-    """``failure``: its name in Locust's table. ``retried``: another attempt followed, so it counts in a row of its own."""
+    """``failure``: its name in Locust's table. ``retried``: another attempt followed, so it counts in a row of its own.
+    ``gated``: there is a prefill gate; without one nothing waits at it."""
     latency_s = record.latency_s
     if latency_s is None:
         latency_s = record.closed_at - (record.sent_at or record.asked_at)
@@ -51,7 +53,8 @@ def log(
         )
     for row, seconds in zip(ROWS, (record.ttft_s, record.itl_s, record.gate_wait_s), strict=True):
         # as in the report: latencies are those of answers, but failed requests waited at the gate like any other
-        if seconds is not None and (record.outcome == OK or row == ROWS[-1]):
+        counts = gated if row == ROWS[-1] else record.outcome == OK
+        if seconds is not None and counts:
             stats.get(record.name, row).log(seconds * 1000, 0)
 
 
