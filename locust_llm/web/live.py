@@ -84,8 +84,10 @@ class Latencies(msgspec.Struct, frozen=True):
     """Of the requests of one name."""
 
 
-def in_order(rows: Mapping[str, str], *, waits: bool) -> dict[str, str]:
-    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first."""
+def in_order(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
+    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first; ``gated``: it was a gate,
+    and without one nothing waits at it."""
+    rows = {tag: label for tag, label in rows.items() if gated or tag != GATE_WAIT.tag}
     if not waits or TTFT_FROM_DUE.tag not in rows:
         return dict(rows)
     return {TTFT_FROM_DUE.tag: rows[TTFT_FROM_DUE.tag], **rows}
@@ -121,6 +123,8 @@ class Live:
         self._whole: dict[str, Histogram] = defaultdict(Histogram)
         self.has_waits = False
         """A schedule or a gate held requests: TTFT from due comes first."""
+        self.gated = True
+        """There is, or was, a gate."""
         self._names: dict[str, tuple[Window, Histogram]] = {}
         """By the name of requests: TTFT of the last seconds and of the whole run, from due where there are waits."""
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
@@ -216,7 +220,8 @@ class Live:
     def table(self) -> list[Latencies]:
         """TTFT of the last seconds is from first chunks, all else from ended requests."""
         rows = []
-        for tag, label in in_order(TABLE_ROWS if self.generates else POOLED_ROWS, waits=self.has_waits).items():
+        shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
+        for tag, label in in_order(shown_rows, waits=self.has_waits, gated=self.gated).items():
             window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)

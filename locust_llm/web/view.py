@@ -80,6 +80,7 @@ class View:
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
+        live.gated = self.target is not None
         self.runs += 1
         self.archive.add(control.folder)
         guarded(control.fail, 0.0, self._look, control, live)
@@ -101,6 +102,7 @@ class View:
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
         done = self.control.change_limit(limit, ramp_s)
+        self.live.gated = self.live.gated or limit is not None
         self.target = limit
         self.live.mark("no gate" if limit is None else f"gate {limit}")
         self.settled()
@@ -148,7 +150,8 @@ class View:
             return status
         if control is not None:
             self._limits = list(_limits(control))
-            live.has_waits = live.has_waits or control.settings.open_loop or control.limit is not None
+            live.gated = live.gated or control.limit is not None
+            live.has_waits = live.has_waits or control.settings.open_loop or live.gated
             survey = control.survey
             self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
         status |= {
@@ -262,7 +265,7 @@ def _final(result: ReportResult, live: Live) -> Json:
     if result.swept:
         return {**status, "table": [], "found": result.findings}
     shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
-    rows = in_order(shown, waits=live.has_waits)
+    rows = in_order(shown, waits=live.has_waits, gated=live.gated)
     table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in rows.items()] + live.by_name()
     rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
     return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in rates.items()}}

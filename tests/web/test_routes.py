@@ -636,3 +636,14 @@ def test_reports_are_shown_in_a_sandbox_and_the_rest_is_saved(on: tuple[Page, An
         "one/%2e%2e/one/run.json", "%2e%2e/reports/one/report.html",
     ):  # fmt: skip
         assert page.client.get(f"/llm/runs/{path}").status_code == 404, path
+
+
+def test_without_a_gate_no_table_has_a_row_of_its_waits(pages: Callable[..., Page], tmp_path: Path) -> None:
+    page, run = pages("-u", "9"), Run(tmp_path / "reports" / "one", prefill_concurrency=None)
+    run.limit = None
+    page.view.begins(run)  # type: ignore[arg-type]
+    assert "Gate wait" not in [row["label"] for row in page.live()["table"]]
+    page.view.change_limit(3)
+    assert "Gate wait" in [row["label"] for row in page.live()["table"]]
+    page.view.change_limit(None)  # there were waits
+    assert "Gate wait" in [row["label"] for row in page.live()["table"]]
