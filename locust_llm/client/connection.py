@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from struct import Struct
 from typing import Any, Final
 
@@ -42,6 +43,10 @@ _U32: Final = Struct("I")
 _TCPI_RTT: Final = 68
 _TCPI_TOTAL_RETRANS: Final = 100
 _TCP_INFO_BYTES: Final = 104
+_TCPI_MIN_RTT: Final = 148
+_TCP_INFO_WITH_MIN: Final = 152
+_NO_RTT: Final = 2**32 - 1
+"""Of a kernel that has no sample yet."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -54,6 +59,15 @@ class Target(msgspec.Struct, frozen=True):
     """Through which; None: directly."""
     sources: Sources | None = None
     """Where connections leave from, to the proxy too; None: the kernel chooses."""
+
+
+def _is_address(host: str) -> bool:
+    """Needs no lookup."""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class ConnectFailed(Exception):
@@ -80,12 +94,14 @@ class Connection:
         self._socket: Any = None
         self._reached = target.proxy is None
         """What fails from here on is not the proxy's."""
-        began = time.monotonic()
+        self._opened_s: float | None = None
+        """How long the TCP connection took, and when it was there."""
+        self._opened_at = began = time.monotonic()
         limit = Timeout.start_new(
             timeout
         )  # no OSError, which create_connection takes for a reason to try the next address
         try:
-            self._socket = self._opened(target)
+            self._socket = self._opened(target, began)
             if target.tls is not None:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
@@ -102,16 +118,18 @@ class Connection:
             raise
         finally:
             limit.close()
-        self.connect_s = time.monotonic() - began
+        self.connect_s = (self._opened_s or 0.0) + time.monotonic() - self._opened_at
         self.fd: int = self._socket.fileno()
 
-    def _opened(self, target: Target) -> Any:
+    def _opened(self, target: Target, began: float) -> Any:
         """The socket, to the server or through the proxy. Raises OSError and ProxyFailed."""
         proxy = target.proxy
         if proxy is not None and proxy.mistake:
             raise ProxyFailed(proxy.mistake)
         near = proxy or target
         self._socket = sock = connected(near.host, near.port, target.sources)  # so that close() finds it
+        self._opened_at = time.monotonic()
+        self._opened_s = self._by_kernel(near.host, self._opened_at - began)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_stamps(sock)
         if proxy is not None:
@@ -124,6 +142,13 @@ class Connection:
                 take_turn()
             self._reached = True
         return sock
+
+    def _by_kernel(self, host: str, seconds: float) -> float:
+        """How long the TCP connection to an address took: the kernel's round trip, as this process may have seen the end of
+        it later. Of a name, whose lookup took time too, and where a segment was lost, ``seconds``, which it took here."""
+        rtt_us, again = self._tcp_info()
+        known = rtt_us is not None and not again and _is_address(host)
+        return min(seconds, rtt_us / 1e6) if known and rtt_us is not None else seconds
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
         self.tls = tls = TLS(context, host)
@@ -166,17 +191,26 @@ class Connection:
         return request if self.tls is None else (self.tls.sealed(request),)
 
     def round_trip(self) -> tuple[int | None, int]:
-        """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7). No
-        round trip through a proxy: the kernel knows the way to that alone."""
-        try:
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except OSError:
-            return None, 0
-        if len(info) < _TCP_INFO_BYTES:
-            return None, 0
-        (rtt_us,), (total,) = _U32.unpack_from(info, _TCPI_RTT), _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
+        """(round trip in microseconds, segments sent again since the last time this was asked); see tcp(7). No round trip
+        through a proxy: the kernel knows the way to that alone."""
+        rtt_us, total = self._tcp_info()
         again, self._retransmits = total - self._retransmits, total
-        return (rtt_us if self.target.proxy is None else None), again
+        return (rtt_us if self.target.proxy is None else None), max(0, again)
+
+    def _tcp_info(self) -> tuple[int | None, int]:
+        """(shortest round trip of the last minutes in microseconds, segments sent again so far). The smoothed one, which
+        older kernels alone have, also holds the time in which the server's kernel waits for an answer to acknowledge with."""
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_WITH_MIN)
+        except OSError:
+            return None, self._retransmits
+        if len(info) < _TCP_INFO_BYTES:
+            return None, self._retransmits
+        (rtt_us,), (total,) = _U32.unpack_from(info, _TCPI_RTT), _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
+        if len(info) >= _TCP_INFO_WITH_MIN:
+            (least_us,) = _U32.unpack_from(info, _TCPI_MIN_RTT)
+            rtt_us = rtt_us if least_us == _NO_RTT else least_us
+        return rtt_us, total
 
     def send(self, sealed: Sequence[bytes]) -> int:
         """Write all pieces; monotonic ns just before the first byte was written. Raises OSError.

@@ -44,9 +44,10 @@ LATENCIES: Final = (
     Metric("TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
            "first chunk - due time: what a user would have waited", True),
     Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
-           "opening a connection, before the request: in no other latency"),
+           "opening a connection, before the request: in no other latency. To an address the kernel's own time; the lookup "
+           "of a name, a proxy and TLS are timed here"),
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
-           "the kernel's smoothed round trip of the connection at the end of the answer: was it the network?"),
+           "the kernel's shortest round trip of the connection until the end of the answer: was it the network?"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
            "longest time that bytes of the answer lay in the kernel unread: health of the load generator"),
 )  # fmt: skip

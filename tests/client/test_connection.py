@@ -19,7 +19,9 @@ import pytest
 from gevent import Timeout
 from support.scripted import Scripted
 
+from locust_llm.client import connection as module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
+from locust_llm.client.route.source import connected
 from locust_llm.core.record import FAILURES
 
 
@@ -274,6 +276,33 @@ def test_the_kernel_tells_the_round_trip(scripted: Scripted) -> None:
     assert again == 0
     connection.close()
     assert connection.round_trip() == (None, 0)
+
+
+def test_a_busy_process_is_no_slow_network(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens 30 connections at once, and has other work for 100 ms, sees each of them late; the kernel does not."""
+    target = scripted.request("", []).target
+
+    def late(host: str, port: int, sources: object) -> Any:
+        sock = connected(host, port, None)
+        time.sleep(0.1)
+        return sock
+
+    monkeypatch.setattr(module, "connected", late)
+    connection = Connection(target)
+    assert 0 < connection.connect_s < 0.05
+    connection.close()
+
+
+def test_the_shortest_round_trip_counts_and_an_old_kernel_has_the_smoothed_one() -> None:
+    connection = object.__new__(Connection)
+    connection._retransmits = 1
+    connection.target = cast(Any, SimpleNamespace(proxy=None))
+    for length, least_us, expected in ((152, 40, 40), (152, 2**32 - 1, 4000), (104, 40, 4000)):
+        info = bytearray(152)
+        info[68:72], info[100:104], info[148:152] = (number.to_bytes(4, "little") for number in (4000, 3, least_us))
+        connection._socket = SimpleNamespace(getsockopt=lambda *asked, info=bytes(info[:length]): info)
+        connection._retransmits = 1
+        assert connection.round_trip() == (expected, 2)
 
 
 def test_session_tickets_without_end_are_not_waited_for() -> None:

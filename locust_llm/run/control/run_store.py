@@ -31,7 +31,6 @@ from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, User
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.ids import run_trace
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
-from locust_llm.core.text import sentence
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
 from locust_llm.run.console import columns
@@ -67,9 +66,9 @@ def log_note(note: str) -> None:
     """At the level that it begins with, else as information."""
     for level in ("ERROR", "WARNING"):
         if note.startswith(f"{level}: "):
-            logger.log(logging.getLevelName(level), sentence(note.removeprefix(f"{level}: ")))
+            logger.log(logging.getLevelName(level), note.removeprefix(f"{level}: "))
             return
-    logger.info(sentence(note))
+    logger.info(note)
 
 
 class Made(NamedTuple):
