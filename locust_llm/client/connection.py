@@ -199,7 +199,7 @@ class Connection:
 
     def _tcp_info(self) -> tuple[int | None, int]:
         """(shortest round trip of the last minutes in microseconds, segments sent again so far). The smoothed one, which
-        older kernels alone have, also holds the time in which the server's kernel waits for an answer to acknowledge with."""
+        older kernels alone have, also holds the time in which the server's kernel waits before it acknowledges."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_WITH_MIN)
         except OSError:

@@ -28,7 +28,16 @@ GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
 CPU_WAIT: Final = "time without a free core"
 """Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
+BUSY_CORE: Final = 0.7
+"""Share of a core; a process below it does not get faster by others beside it."""
+WAITS: Final = 0.05
+"""Time without a free core from which on more processes would wait too."""
 BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
+NO_CORE_ADVICE: Final = "Each core has a process of the load generator already: use less load, or a further machine."
+IDLE_ADVICE: Final = (
+    "The load generator had CPU to spare, so more processes do not help: look for code in the locustfile that blocks, and "
+    "for what puts chunks together on the way."
+)
 CPU_WAIT_ADVICE: Final = (
     "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
 )
@@ -53,6 +62,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of one core, mean over the run."""
     cpu_wait_share: float | None = None
     """Of the run: how long one of its threads was ready to run while others had every core."""
+    cores: int | None = None
+    """Of its machine, that it may use."""
+    beside: int = 1
+    """Processes of the load generator on its machine, with it."""
     ttft_off_ms: float | None = None
     """99 of 100 reported times to first token of sentinel streams lie no further from the true ones."""
     gap_off_ms: float | None = None
@@ -147,16 +160,27 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     if level == OK:
         return Verdict(OK)
     bad = [(signal, e) for signal, e in found if signal.level != OK and (signal.level == level or signal.explains)]
-    cpu_wait = any(signal.what == CPU_WAIT for signal, _ in bad)
     lowering = sorted(
         ((s.what, s.level) for s, _ in found if s.decides and s.level != OK), key=lambda one: LEVELS.index(one[1])
     )
     return Verdict(
         level,
         tuple(f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
-        CPU_WAIT_ADVICE if cpu_wait else BUSY_ADVICE,
+        advice_for([e for _, e in bad]),
         dict(lowering),  # of the worst process
     )
+
+
+def advice_for(slow: Sequence[Evidence]) -> str:
+    """What can help these processes: others beside them only where they are short of their own core, and one is free."""
+    if any((e.cpu_wait_share or 0.0) >= WAITS for e in slow):
+        return CPU_WAIT_ADVICE
+    busy = [e for e in slow if e.cpu_share is None or e.cpu_share >= BUSY_CORE]
+    if not busy:
+        return IDLE_ADVICE
+    if any(e.cores is not None and e.beside >= e.cores for e in busy):
+        return NO_CORE_ADVICE
+    return BUSY_ADVICE
 
 
 def _figure(value: float) -> str:

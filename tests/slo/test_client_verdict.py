@@ -17,7 +17,9 @@ from locust_llm.slo.client_verdict import (
     CPU_WAIT,
     CPU_WAIT_ADVICE,
     DEGRADED,
+    IDLE_ADVICE,
     INVALID,
+    NO_CORE_ADVICE,
     OK,
     Evidence,
     Verdict,
@@ -173,3 +175,21 @@ def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> No
     assert only.ttft_p99_ms == pytest.approx(298)  # 100 and 300, interpolated
     levels = [verdict.level for verdict in map(judge, ([a, b], [only])) if verdict is not None]
     assert levels == [OK, INVALID]
+
+
+@pytest.mark.parametrize(
+    ("known", "advice"),
+    [
+        ({"cpu_share": 0.95, "cores": 8}, BUSY_ADVICE),
+        ({"cpu_share": 0.95, "cores": 2, "beside": 2}, NO_CORE_ADVICE),
+        ({"cpu_share": 0.95, "cores": 1}, NO_CORE_ADVICE),
+        ({"cpu_share": 0.3, "cores": 2, "cpu_wait_share": 0.15}, CPU_WAIT_ADVICE),
+        ({"cpu_share": 0.95, "cores": 2, "cpu_wait_share": 0.15}, CPU_WAIT_ADVICE),
+        ({"cpu_share": 0.3, "cores": 8, "cpu_wait_share": 0.01}, IDLE_ADVICE),
+        ({"cpu_share": None}, BUSY_ADVICE),
+    ],
+)
+def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(known: Any, advice: str) -> None:
+    verdict = judge([told(merged_share=0.3, **known)])
+    assert verdict is not None
+    assert verdict.advice == advice

@@ -1,6 +1,7 @@
 """Metrics: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -307,11 +308,17 @@ def evidence(
     workers = part.requests["worker"]
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
     rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
-    rows = (replace(row, required=required) for row in rows)
+    machines = Counter(map(_host, names))
+    rows = (replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows)
     if results:
         compared_ms = None if (shortest_s := shortest_ttft_s(results)) is None else shortest_s * 1e3
         rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms) for row in rows)
     return tuple(rows)
+
+
+def _host(worker: str) -> str:
+    """Of a process, by its name in a distributed run: host, underscore, digits."""
+    return worker.rpartition("_")[0]
 
 
 def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms: float | None) -> Evidence:
@@ -331,6 +338,7 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
+        cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,
         gap_p99_ms=gap_p99_ms,

@@ -14,7 +14,7 @@ from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.prefix_cache import cache_remarks
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK, advice_for
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
@@ -413,7 +413,7 @@ def _busy(summary: Summary) -> Iterator[str]:
         if e.cpu_share is not None and e.cpu_share > FULL_CORE:
             yield (
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
-                "throughput, not the server. Use more processes (--processes)."
+                f"throughput, not the server. {advice_for([e])}"
             )
 
 
