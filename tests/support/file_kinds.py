@@ -80,7 +80,7 @@ FILES: Final = (
 """Each of them is replaced."""
 
 COMMANDS: Final = (
-    "report one", "report sweep", "report sweep --stages", "report one --spans more.jsonl", "report one --probe sweep",
+    "report one", "report sweep", "report sweep --stages", "report one --spans more.jsonl",
     "report one --records more.jsonl", "figure one", "compare one sweep", "compare one whole", "compare whole one",
     "compare more.jsonl one/profile_export_aiperf.json", "compare --last 2 --runs .", "pareto sweep", "history .",
     "audit one", "audit one/profile_export_aiperf.json", "audit more.jsonl", "import more.jsonl --report-dir new",

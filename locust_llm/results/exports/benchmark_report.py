@@ -11,7 +11,7 @@ import numpy as np
 
 from locust_llm.report.analysis.selection import SEVERAL
 
-from .measured import Floats, Measured
+from .measured import Floats, Measured, NotExported
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {
@@ -21,9 +21,12 @@ POINTS: Final = {
 
 
 def document(found: Measured) -> dict[str, Any]:
-    """Percentiles are linear between ranks, standard deviations of a sample."""
+    """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
     run = found.run
-    began, ended = (datetime.fromtimestamp(at, UTC).isoformat() for at in (found.began_s, found.ended_s))
+    try:
+        began, ended = (datetime.fromtimestamp(at, UTC).isoformat() for at in (found.began_s, found.ended_s))
+    except (ValueError, OverflowError) as error:
+        raise NotExported(f"its dates cannot be written: {error}") from None
     return {
         "version": VERSION,
         "run": {

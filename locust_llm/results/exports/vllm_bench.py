@@ -31,8 +31,12 @@ def document(found: Measured, more: Mapping[str, object], *, detailed: bool = Fa
     n, backend = len(found.ok), BACKENDS[s.endpoint_type]
     rate = (s.request_rate or s.user_centric_rate) if s.open_loop else None
     burstiness = PATTERNS.get(s.arrival_pattern, s.arrival_smoothness) if s.open_loop else None
+    try:
+        date = datetime.fromtimestamp(run.ended_at or found.ended_s, UTC).strftime("%Y%m%d-%H%M%S")
+    except (ValueError, OverflowError) as error:
+        raise NotExported(f"its date cannot be written: {error}") from None
     whole: dict[str, Any] = {
-        "date": datetime.fromtimestamp(run.ended_at or found.ended_s, UTC).strftime("%Y%m%d-%H%M%S"),
+        "date": date,
         "endpoint_type": backend,
         "backend": backend,
         "label": None,

@@ -69,7 +69,10 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     if options.last < 1:
         raise ValueError("--last must be at least 1")
     given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
-    return [*map(str, last(options.runs, options.last, choice, given)), *rest]
+    found = last(options.runs, options.last, choice, given)
+    if len(found) + len(given) < 2:
+        raise ValueError(f"{options.runs} has one run of that kind, and a comparison takes two")
+    return [*map(str, found), *rest]
 
 
 def last(runs: Path, count: int, choice: Choice, beside: Sequence[Path] = ()) -> list[Path]:
