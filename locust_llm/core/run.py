@@ -165,6 +165,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     commit: Commit | None = None
     """Of the working directory that the run was started in; None: not known, or not asked for."""
     probes: tuple[Probe, ...] = ()
+    words_seed: str = ""
+    """Of the words of prompts, drawn for this run; empty: they follow from ``random_seed`` of the settings."""
     head_tokens: Count = 0
     """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""
     health: tuple[Health, ...] = ()

@@ -159,6 +159,12 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
         return self.block_duration if self.compares else self.longest_s
 
     @property
+    def sends_fresh_words(self) -> bool:
+        """Its prompts begin as no earlier run's: as asked, or since it is compared. A dataset is changed only if asked."""
+        compared = self.compares or any(entry.rule is not None and entry.rule.base for entry in self.rules.entries)
+        return self.fresh_words or self.prefix_cache_hit_rate is not None or (compared and self.input_file is None)
+
+    @property
     def washout_s(self) -> float:
         return self.block_duration / 5 if self.washout is None else self.washout
 

@@ -188,9 +188,12 @@ class Prompts:
         """Of lengths and prefixes."""
         self.salt = salt
         """Begins what is not made up here, so that no cache has seen it; see begin_block."""
-        self._number = (random.Random(f"{salt}/{worker}") if salt else self._random).randrange(_NUMBERS)
+        self._number, self._shift = self._random.randrange(_NUMBERS), 0
+        if salt:  # other words, while all that is drawn stays as with this seed alone
+            fresh = random.Random(f"{salt}/{worker}")
+            self._number, self._shift = fresh.randrange(_NUMBERS), fresh.randrange(size())
         self._seed = seed or 0
-        system_at, *prefix_at = random.Random(f"{self._seed}/shared").sample(range(size()), 1 + prefixes)
+        system_at, *prefix_at = random.Random(f"{self._seed}{salt}/shared").sample(range(size()), 1 + prefixes)
         self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
         """(text, tokens) of each; none: a prompt begins with its number."""
         self._prefix_tokens = prefix_tokens if prefixes else 0
@@ -259,7 +262,7 @@ class Prompts:
             filled += of_it
         left = wanted - filled
         if not hash_ids or left >= 1:
-            at = self._random.randrange(size())
+            at = (self._random.randrange(size()) + self._shift) % size()
             head = stretch(at, 1) if hash_ids and left < _FEWEST else self._next_number()
             part, of_it = self._ruler.fill(head, (at + 1) % size(), left, not parts)
             parts.append(part)

@@ -1,5 +1,6 @@
 """Comparison: runs side by side with the first of them, their base; as a document, and as data for JSON."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.core.record import CUT, FAILURES
+from locust_llm.core.record import CUT, FAILURES, OK
+from locust_llm.core.storage import read_history
 from locust_llm.core.sweep import AXES
 from locust_llm.core.text import cut, supported
-from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load, work
+from locust_llm.report.analysis.baseline import MAX_CACHED_DIFFERENCE, LoadedRun, condition_changes, load, work
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
+from locust_llm.report.analysis.selection import ratio
 from locust_llm.report.analysis.sweep import axis_of
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
 from locust_llm.report.document.delivery import overloaded
 from locust_llm.report.document.remarks import SIMULATED
+from locust_llm.report.prefix_cache import cached_by_metrics
 from locust_llm.report.results.work import other_work
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
@@ -165,13 +169,58 @@ def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
     if axis:
         stages, alone = _stages(base, run)
         return Pair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
-    lines, other = tuple(_lines(base, run)), _other_work(base, run)
+    lines, other = tuple(_lines(base, run)), _other_work(base, run) or _cache_warmed(base, run)
     return Pair(folder=str(run.folder), warnings=warnings, lines=_apart(lines) if other else lines, other_work=other)
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
     """In words; empty where both had the same to do, or where that is not known."""
     return ", ".join(map(str, other_work(work(base.seen), work(run.seen))))
+
+
+def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
+    """That the prefix cache knew the words of one of the two runs, in words; empty: it did not, or nobody knows."""
+    if not _same_words(base, run):
+        return ""
+    before, after = cached_share(base), cached_share(run)
+    if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
+        return ""
+    return f"the prefix cache was warm, {after:.1%} of the input tokens cached for {before:.1%}, as both sent the same words"
+
+
+def _same_words(base: LoadedRun, run: LoadedRun) -> bool:
+    """Both drew all prompts from one seed, or took them from one file."""
+    if not (base.known and run.known) or base.seen.run.words_seed or run.seen.run.words_seed:
+        return False
+    a, b = base.seen.run.settings, run.seen.run.settings
+    return _same_seed(base, run) or (a.input_file is not None and a.input_file == b.input_file)
+
+
+def _seed_of(side: LoadedRun) -> str:
+    return f"--random-seed {side.seen.run.settings.random_seed} without --fresh-words"
+
+
+def _cached(base: LoadedRun, run: LoadedRun) -> str:
+    before, after = cached_share(base), cached_share(run)
+    if before is None or after is None:
+        return ""
+    return f": {before:.1%} of the input tokens were cached in the base, {after:.1%} here"
+
+
+def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
+    a, b = base.seen.run.settings.random_seed, run.seen.run.settings.random_seed
+    return a is not None and a == b
+
+
+def cached_share(side: LoadedRun) -> float | None:
+    """Of the input tokens, those from the prefix cache, as answers or the server's metrics have it; None: neither does."""
+    ok = side.seen.main.outcome(OK)
+    share = ratio(ok["cached_tokens"], ok["input_tokens"])
+    if share is not None:
+        return share
+    with contextlib.suppress(OSError):
+        return cached_by_metrics(read_history(side.folder), side.seen.run)
+    return None
 
 
 def _apart(lines: Sequence[Line]) -> tuple[Line, ...]:
@@ -253,6 +302,8 @@ def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     if unknown:
         yield f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be comparable."
         return
+    if _same_words(base, run) and _same_seed(base, run):
+        yield f"both runs sent the same words ({_seed_of(run)}), so the prefix cache may have been warm{_cached(base, run)}."
     for found in condition_changes(base.seen, run.seen):
         if found.base == found.here:
             yield f"{found.what}: {found.here} in both."
@@ -294,7 +345,7 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
         lines = tuple(_line(rule, change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
-        lines = _apart(lines) if _other_work(*sides) else lines
+        lines = _apart(lines) if _other_work(*sides) or _cache_warmed(*sides) else lines
         warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
         found.append(Against(value=value, lines=lines, warnings=warnings))
     return tuple(found), tuple(alone)

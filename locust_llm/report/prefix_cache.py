@@ -150,7 +150,7 @@ def prefix_cache(records: Iterable[Record], history: History, run: Run) -> Prefi
         asked=s.prefix_cache_hit_rate / 100,
         implied=_share(sum(row[0] for row in main), sum(row[2] for row in main)),
         delivered=_share(sum(row[0] for row in known), sum(row[1] for row in known)),
-        by_metrics=_by_metrics(history, run),
+        by_metrics=cached_by_metrics(history, run),
         prefixes=len(depth),
         working_set=sum(depth.values()),
         block=block,
@@ -184,7 +184,8 @@ def _counted(rows: list[_Row]) -> tuple[list[Sent], dict[int, int]]:
     return sent, depth
 
 
-def _by_metrics(history: History, run: Run) -> float | None:
+def cached_by_metrics(history: History, run: Run) -> float | None:
+    """The share of the tokens looked up in the prefix cache that were there; None: the server's metrics do not have it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
     queried = found = 0.0
     for name in history.names:

@@ -29,6 +29,10 @@ from .flags import refuse
 from .spans.receiver import try_out
 
 ALIKE: Final = 0.02
+SAME_WORDS: Final = (
+    "--random-seed {} sends the same words in each run, so the server's prefix cache may be warm from an earlier one; "
+    "--fresh-words sends new ones"
+)
 """Token counts of two servers that differ by more are worth a note."""
 SPARE_FILES: Final = 40
 """What a process has open beside its connections: Locust, its sockets to other processes, and ours come to 9 alone and to
@@ -174,7 +178,9 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
         refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
     proxy, commit = passed(settings), commit_of(Path.cwd()) if settings.git else None
-    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", leaving())))
+    known = settings.random_seed is not None and not settings.sends_fresh_words
+    warm = SAME_WORDS.format(settings.random_seed) if known else ""
+    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", leaving(), warm)))
     return replace(found, proxy=proxy, commit=commit, notes=notes)
 
 

@@ -288,3 +288,22 @@ def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
     assert len({one.text for one in made}) == 4
     assert len({one.input_tokens for one in made}) > 1
     assert len(Prompts(PLAIN, input_tokens=(100.0, 30.0), seed=1).batch()) == 1
+
+
+def test_fresh_words_have_the_lengths_and_the_order_of_their_seed() -> None:
+    def drawn(seed: int | None, salt: str) -> list[Drawn]:
+        made = Prompts(
+            PLAIN, input_tokens=(60, 20), output_tokens=(9, 3), seed=seed, salt=salt, system_tokens=10, prefixes=2,
+            prefix_tokens=5,
+        )  # fmt: skip
+        return [made.draw() for _ in range(20)]
+
+    seeded, again, fresh, others = drawn(7, ""), drawn(7, ""), drawn(7, "a"), drawn(7, "b")
+    assert seeded == again
+    for other in (fresh, others):
+        assert [(one.input_tokens, one.output_tokens) for one in other] == [
+            (one.input_tokens, one.output_tokens) for one in seeded
+        ]
+        assert not {one.text[:20] for one in other} & {one.text[:20] for one in seeded}
+    assert not {one.text[:20] for one in fresh} & {one.text[:20] for one in others}
+    assert not {one.text for one in drawn(None, "")} & {one.text for one in drawn(None, "")}

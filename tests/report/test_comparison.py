@@ -234,3 +234,37 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
         assert f"Not compared, as this was other work: {pair.other_work}." in console(found)
     said = of_runs(found, 120)
     assert "not compared, as this was other work (model b for a)." in " ".join(said.split())
+
+
+def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
+    """The second one found 95 of 100 tokens of each prompt in the cache: it says nothing about the server."""
+    cold, warm = (
+        [replace(one, input_tokens=100, cached_tokens=cached) for one in drawn(1, count=200)] for cached in (0, 95)
+    )
+    unknown = [replace(one, input_tokens=100) for one in drawn(1, count=200)]
+    seeded = a_run(random_seed=7)
+    folders = [
+        a_folder(tmp_path / "base", cold, seeded),
+        a_folder(tmp_path / "warm", warm, seeded),
+        a_folder(tmp_path / "cold", cold, seeded),
+        a_folder(tmp_path / "unknown", unknown, seeded),
+        a_folder(tmp_path / "fresh", warm, replace(seeded, words_seed="f00")),
+        a_folder(tmp_path / "other", warm, a_run(random_seed=8)),
+    ]
+    warmed, same, maybe, fresh, other = compared(folders).runs
+    assert warmed.other_work == (
+        "the prefix cache was warm, 95.0% of the input tokens cached for 0.0%, as both sent the same words"
+    )
+    assert {line.word for line in warmed.lines} == {"-"}
+    said = (
+        "both runs sent the same words (--random-seed 7 without --fresh-words), so the prefix cache may have been warm"
+    )
+    assert warmed.warnings[0] == f"{said}: 0.0% of the input tokens were cached in the base, 95.0% here."
+    assert (same.other_work, same.warnings[0]) == (
+        "",
+        f"{said}: 0.0% of the input tokens were cached in the base, 0.0% here.",
+    )
+    assert (maybe.other_work, maybe.warnings[0]) == ("", f"{said}.")
+    for pair in (fresh, other):
+        assert pair.other_work == ""
+        assert not any("same words" in warning for warning in pair.warnings)

@@ -295,8 +295,20 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
     ] = None
     random_seed: Annotated[
         int | None,
-        Option("prompts", "Seed: same prompts, lengths and arrivals each time", "42", range=Range(-(2**53), 2**53)),
+        Option(
+            "prompts",
+            "Seed: same prompts, lengths and arrivals in each run; the server's prefix cache may hold these prompts",
+            "42",
+            range=Range(-(2**53), 2**53),
+        ),
     ] = None
+    fresh_words: Annotated[
+        bool,
+        Option(
+            "prompts",
+            "With a seed: lengths, order and arrivals of the seed, but words that no earlier run sent; also for a dataset",
+        ),
+    ] = False
     probe: Annotated[
         bool,
         Option("prompts", "Before the run, try a short request, and let the server count the tokens of a few prompts"),

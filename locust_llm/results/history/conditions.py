@@ -16,7 +16,8 @@ from locust_llm.results.figures import Figures
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
 """Of options: all of them make the workload, but for these."""
 ASIDE: Final = frozenset((
-    "request_count", "num_sessions", "max_users", "random_seed", "probe", "scenario", "tokenizer", "skip_broken_rows",
+    "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario", "tokenizer",
+    "skip_broken_rows",
     "warmup_request_count", "warmup_duration", "warmup_concurrency", "warmup_request_rate",
     "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_duration", "stage_requests",
     "stage_requests_per_user", "stage_warmup_per_user",

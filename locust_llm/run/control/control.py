@@ -81,17 +81,17 @@ class Control:
         if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
             settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
         self.settings = settings = primed(settings, survey.server_flags)
+        # what earlier runs with this seed have left in the server's cache is of no use to this one
+        self._words_seed = f"{random.SystemRandom().getrandbits(64):016x}" if settings.sends_fresh_words else ""
         self.survey = survey
         headers = request_headers(environment.parsed_options)
         own = candidate_headers(environment.parsed_options)
         self._headers, self._own_headers = headers, {f"candidate {name}": value for name, value in own.items()}
         self.epoch = epoch
-        # what earlier runs with this seed have left in the server's cache is worth nothing to this one
-        self._salt = "" if settings.prefix_cache_hit_rate is None else f"{random.SystemRandom().getrandbits(64):016x}"
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""
         self._telemetry: TelemetryCounts | None = None
-        self.store = RunStore(settings, survey, headers, time.now, time.monotonic)
+        self.store = RunStore(settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed)
         self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
@@ -120,7 +120,7 @@ class Control:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(), salt=self._salt,
+            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(), salt=self._words_seed,
             trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)

@@ -184,9 +184,11 @@ class RunStore:
         headers: Mapping[str, str] = MappingProxyType({}),
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        words_seed: str = "",
     ) -> None:
-        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds."""
-        self.settings, self.survey, self._now = settings, survey, now
+        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds. ``words_seed``: see Run."""
+        self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
         self.trace = run_trace(SystemRandom()) if settings.traceparent else ""
         self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         self.folder = make_folder(settings, survey.model)
@@ -310,6 +312,7 @@ class RunStore:
             "commit": s.commit,
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
+            "words_seed": self._words_seed,
             "head_tokens": s.lengths.head,
             "trace": self.trace,
             "spans": None if self.spans is None else self.spans.counts,

@@ -109,7 +109,7 @@ class Sender:
         self.affinity = Affinity({"": Side("", "", None, ())})
         self._forms: dict[str, RequestForm] = {}
         """By side: what was learnt during the load."""
-        self.tenants, self._place, self.trace = Tenants(), 0, ""
+        self.tenants, self._place, self._salt, self.trace = Tenants(), 0, "", ""
         self.closed = False
         self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
@@ -168,7 +168,7 @@ class Sender:
         new_reader()
         self._machine, self._watch = machine_of(), HealthMonitor()
         self.settings = s = order.settings
-        self.trace, self._place = order.trace, order.worker
+        self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
@@ -205,8 +205,8 @@ class Sender:
         """Both blocks of a pair draw the same lengths, of other texts where they would meet in one server's cache."""
         s = self.settings
         seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
-        salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
-        self.prompts.begin_block(seed, salt)
+        block_salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
+        self.prompts.begin_block(seed, self._salt + block_salt)
         self.sessions.begin_block(seed)
         self.tenants.begin_block(block, seed)
         self._random = Random(f"{seed}/cancel")
