@@ -143,7 +143,9 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
             main(words)
 
 
-@pytest.mark.parametrize("words", [["run", "--no-such-option"], ["check"], ["figure", "--from", "x", "y"]], ids=str)
+@pytest.mark.parametrize(
+    "words", [["run", "--no-such-option"], ["check", "a", "b"], ["figure", "--from", "x", "y"]], ids=str
+)
 def test_a_wrong_command_would_fail(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
         test_a_command_can_be_parsed(Command("", ("locust-llm", *words)), monkeypatch)

@@ -143,11 +143,12 @@ def test_a_report_that_fails_leaves_the_old_files(folder: Path, monkeypatch: pyt
     write(folder, a_run())
     before = (folder / "run.json").read_bytes()
 
-    def full(path: Path, data: bytes) -> int:
-        path.touch()
+    def full(source: Path, target: Path) -> None:
+        assert source.is_file()
+        assert target.parent == folder
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "replace", full)
     unmade = write(folder, a_run(users=99)).unmade
     assert "report.html could not be made: No space left on device" in unmade
     assert len(unmade) == len(FILES) - 1  # all but the records
