@@ -297,7 +297,7 @@ def _record(
         reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be
     if outcome == OK and answer.results is not None and answer.results < (asked := request.labels.get("inputs") or 0):
         outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"
-    frame = stream.frame
+    frame, drafts = stream.frame, stream.drafts
     server, later = (str(frame.get("server", "")), frame.get("retry-after")) if frame.has_headers else ("", None)
     return Record(
         **fields,
@@ -332,6 +332,9 @@ def _record(
         bad_stamps=stream.bad_stamps,
         read_lag_us=stream.read_lag_ns // 1000,
         server=stream.server,
+        draft_steps=None if drafts is None else drafts.steps,
+        drafted_tokens=None if drafts is None else drafts.drafted,
+        accepted_tokens=None if drafts is None else drafts.accepted,
         reads=len(stream.stamps),
         response_bytes=stream.received_bytes,
         simulated=server.startswith(SIMULATOR),

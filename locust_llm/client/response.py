@@ -14,7 +14,15 @@ from typing import Final
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
-from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_metrics, of_timings
+from locust_llm.core.server_times import (
+    HEADER_NAMES,
+    Drafts,
+    ServerTimes,
+    drafts_of_metrics,
+    of_headers,
+    of_metrics,
+    of_timings,
+)
 from locust_llm.protocols.answer import Completion, error_line, plain_json, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
@@ -413,6 +421,11 @@ class Response:
             return None
         early, first = self.stamps[answer.early_read], self.stamps[answer.chunk_reads[0]]
         return (early - self.sent_ns) // 1000 if first - early > EARLY_NS else None
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """Of speculative decoding, where the server counts it for each request."""
+        return drafts_of_metrics(self.answer.metrics) if self.answer.metrics else None
 
     @property
     def server(self) -> ServerTimes | None:

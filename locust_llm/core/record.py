@@ -72,6 +72,8 @@ AT_ONCE: Final = "were read at once"
 HIDDEN_REASONING: Final = "have hidden reasoning that nobody counted"
 TOKENS_A_MS: Final = 8
 """No model writes so many tokens in a millisecond."""
+DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")
+"""Fields of speculative decoding."""
 DUE: Final = "due"
 GAPS: Final = "gaps"
 """What an imported record may lack: when it was due, and the stamps between its first chunk and its last."""
@@ -202,6 +204,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
     read_lag_us: Whole | None = 0
     """The longest time that bytes of this response lay in the kernel before they were read; None: of an imported result."""
+    draft_steps: Count | None = None
+    drafted_tokens: Count | None = None
+    accepted_tokens: Count | None = None
+    """Of speculative decoding: steps of this request with a draft, their tokens, and those that were kept. None: its answer
+    does not say."""
     server: ServerTimes | None = None
     """What its answer told of the server's own times; None: nothing. Spans come beside the records: spans.jsonl."""
     rtt_us: Count | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,8 @@ OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
 """Names of metrics in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard knows no names."""
 HEADER_NAMES: Final = frozenset({*OF_HEADERS, *OF_WHOLE, "server-timing"})
 MOST_US: Final = 10**13
+MOST_DRAFTED: Final = 10**9
+"""Draft tokens of a request."""
 MOST_BYTES: Final = 4096
 """Of a Server-Timing: a longer one is not read."""
 
@@ -105,6 +107,41 @@ def of_metrics(data: msgspec.Raw) -> ServerTimes | None:
     if queue is None and prefill is None and decode is None:
         return None
     return ServerTimes(source=METRICS, queue_us=queue, prefill_us=prefill, decode_us=decode)
+
+
+class _Speculation(msgspec.Struct):
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
+class _Speculating(msgspec.Struct):
+    speculative_decoding: _Speculation
+
+
+_speculating: Final = msgspec.json.Decoder(_Speculating).decode
+
+
+class Drafts(NamedTuple):
+    """Of one request with speculative decoding."""
+
+    steps: int
+    """With a draft."""
+    drafted: int
+    accepted: int
+    """Tokens."""
+
+
+def drafts_of_metrics(data: msgspec.Raw) -> Drafts | None:
+    """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it has none, or what cannot
+    be."""
+    try:
+        found = _speculating(data).speculative_decoding
+    except (ValueError, RecursionError):
+        return None
+    drafts = Drafts(found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens)
+    sound = 0 <= drafts.accepted <= drafts.drafted <= MOST_DRAFTED and 0 <= drafts.steps <= drafts.drafted
+    return drafts if sound else None
 
 
 def of_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:

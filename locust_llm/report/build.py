@@ -181,7 +181,9 @@ def _write(
     records = RecordFile(folder / RECORDS)
     reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
     by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
-    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
+    summary = replaced(
+        summary, speculation=tuple(speculation(history, run, columns.requests)), prefix_cache=reuse, tenants=by_tenant
+    )
     power = _made("the energy of a token", unmade, lambda: energy_of(summary, run, history))
     summary = replaced(summary, waterfall=with_histograms(summary.waterfall, history, run), energy=power)
     _make_files(folder, run, columns, levels, history, summary, unmade)

@@ -1,10 +1,13 @@
-"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by its own counters."""
+"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by what it reports with its
+answers or by its own counters."""
 
 from collections.abc import Iterator
 
 import msgspec
+import pandas as pd
 
 from locust_llm.core.engine_metrics import EngineSample, History, grown
+from locust_llm.core.record import DRAFTS, OK
 from locust_llm.core.run import Run
 
 
@@ -22,16 +25,36 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: float | None = None
     """Of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
     window_s: float
-    """From the last reading before the profiling phase, or the first in it, to the last in it."""
+    """From the last reading before the profiling phase, or the first in it, to the last in it; 0 of ``answers``."""
+    answers: int = 0
+    """It is the sum of what came with so many answers of the run; 0: by counters, of whoever used the server."""
 
 
-def speculation(history: History, run: Run) -> Iterator[Speculation]:
-    """Of each server that drafted."""
+def speculation(history: History, run: Run, requests: pd.DataFrame) -> Iterator[Speculation]:
+    """Of each server that drafted; of all together where the answers say it. ``requests``: as of columns.collect."""
+    if (found := _of_answers(requests, run)) is not None:
+        yield found
+        return
     for name in sorted(history.names):
         ended_at = run.stopping_at or run.ended_at or float("inf")
         samples = history.between(name, run.profiling_at, ended_at)
         if samples and (found := _of(samples, "simulator" if run.simulated else samples[-1].engine)) is not None:
             yield found
+
+
+def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
+    """Of the answered requests of the profiling phase."""
+    counted = requests[
+        (requests["phase"] == "profiling") & (requests["outcome"] == OK) & requests["drafted_tokens"].notna()
+    ]
+    steps, drafted, accepted = (int(counted[name].sum()) for name in DRAFTS)
+    if not drafted:
+        return None
+    return Speculation(
+        engine="simulator" if run.simulated else run.server.partition(" ")[0] or "the server", share=accepted / drafted,
+        drafted=drafted, accepted=accepted, tokens_per_step=1 + accepted / steps if steps else None, window_s=0.0,
+        answers=len(counted),
+    )  # fmt: skip
 
 
 def _of(samples: list[EngineSample], engine: str) -> Speculation | None:

@@ -680,6 +680,24 @@ def test_metrics_of_vllm_are_in_the_event_with_the_usage() -> None:
         assert (stream.finish(), stream.server) == ((OK, ""), None)
 
 
+def test_draft_tokens_of_one_request() -> None:
+    """As vLLM 0.32 writes them with --per-request-spec-decode-metrics summary; what cannot be is not taken."""
+    reported = (
+        b'{"speculative_decoding":{"mean_acceptance_length":1.23,"draft_acceptance_rate":0.0775,"num_spec_steps":43,'
+        b'"acceptance_histogram":[39,1,0,3],"num_accepted_draft_tokens":10,"num_draft_tokens":129,"num_spec_tokens":3}}'
+    )
+    for metrics, expected in (
+        (reported, (43, 129, 10)),
+        (reported.replace(b":10,", b":130,"), None),
+        (reported.replace(b":10,", b":-1,"), None),
+        (reported.replace(b":43,", b":null,"), None),
+        (b"{}", None),
+    ):
+        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}' % metrics
+        stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
+        assert (stream.finish(), stream.drafts, stream.server) == ((OK, ""), expected, None)
+
+
 @pytest.mark.parametrize(
     ("headers", "streamed", "expected"),
     [

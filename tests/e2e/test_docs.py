@@ -47,7 +47,8 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
     "--web-allowed-hosts", "--enable-metrics", "--metrics", "--speculative-config",
-    "--enable-prompt-tokens-details", "--enable-per-request-metrics", "--save-result", "--save-detailed",
+    "--enable-prompt-tokens-details", "--enable-per-request-metrics", "--per-request-spec-decode-metrics",
+    "--save-result", "--save-detailed",
 }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from support.records import UNIX, a_run, answered
 from locust_llm.core.engine_metrics import EngineSample, History
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import RECORDS, SERVER_METRICS
+from locust_llm.report.analysis.columns import collect
 from locust_llm.report.build import write
+from locust_llm.report.document.remarks import speculation_line
 from locust_llm.report.speculation import Speculation, speculation
 
 
@@ -19,6 +21,7 @@ def sample(at: float, drafts: float, drafted: float, accepted: float, **more: ob
     )  # fmt: skip
 
 
+NO_REQUESTS = collect([]).requests
 BEFORE, DURING, AFTER = sample(-1, 10, 40, 20), sample(50, 110, 440, 260), sample(101, 999, 3999, 3999)
 
 
@@ -27,9 +30,25 @@ def test_the_window_begins_before_the_phase_and_ends_in_it() -> None:
     history = History()
     for one in (sample(-9, 0, 0, 0), BEFORE, DURING, AFTER):
         history.add(one)
-    assert list(speculation(history, a_run())) == [
+    assert list(speculation(history, a_run(), NO_REQUESTS)) == [
         Speculation(engine="vLLM", share=0.6, drafted=400, accepted=240, tokens_per_step=3.4, window_s=51.0)
     ]
+
+
+def test_what_answers_report_wins_over_the_counters_of_all() -> None:
+    """Three answers of 10 steps, 40 draft tokens and 15 accepted ones each; one of the warmup; one that says nothing."""
+    drafts = {"draft_steps": 10, "drafted_tokens": 40, "accepted_tokens": 15}
+    records = [answered(100, 120, id=f"{i}", **drafts) for i in range(3)]
+    records += [answered(100, 120, id="w", phase="warmup", **drafts), answered(100, 120, id="n")]
+    history = History()
+    for one in (BEFORE, DURING):
+        history.add(one)
+    (found,) = speculation(history, a_run(), collect(records).requests)
+    assert (found.drafted, found.accepted, found.share, found.tokens_per_step) == (120, 45, 0.375, 2.5)
+    assert speculation_line(found) == (
+        "Speculative decoding (the server): 37.5% of 120 draft tokens were accepted, 2.50 tokens a step with a draft, as 3 "
+        "answers reported."
+    )
 
 
 def test_a_server_that_has_a_rate_alone_and_one_that_drafts_nothing() -> None:
@@ -37,7 +56,7 @@ def test_a_server_that_has_a_rate_alone_and_one_that_drafts_nothing() -> None:
     for at, rate in ((1, 0.5), (2, 0.7)):
         history.add(EngineSample(at=UNIX + at, engine="SGLang", source="a:1", acceptance=rate))
         history.add(EngineSample(at=UNIX + at, engine="vLLM", source="b:1", drafted=5.0, accepted=1.0, drafts=1.0))
-    (found,) = speculation(history, a_run())
+    (found,) = speculation(history, a_run(), NO_REQUESTS)
     assert (found.engine, found.source, found.share, found.drafted) == ("SGLang", "a:1", pytest.approx(0.6), None)
 
 

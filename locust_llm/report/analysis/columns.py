@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.failures import kind_of
-from locust_llm.core.record import OK, RETRIED, Record
+from locust_llm.core.record import DRAFTS, OK, RETRIED, Record
 from locust_llm.report.reading import Felt, felt, tells, tokens_of
 from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import joined as joined_server
@@ -37,7 +37,7 @@ OTHER_NUMBERS: Final = (
     "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
     "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
-    "prefix", "prefix_tokens", "written_us", "attempt", "resent",
+    "prefix", "prefix_tokens", "written_us", "attempt", "resent", *DRAFTS,
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
@@ -49,7 +49,7 @@ SUMMARY_NUMBERS: Final = tuple(
     name for name in (
         "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
         "limit", "turn", "pair", "written_us", "attempt", "resent",
-        "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
+        "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA, *DRAFTS,
     )
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
@@ -60,6 +60,7 @@ SUMMARY_TEXTS: Final = (
 SINGLE_PRECISION: Final = frozenset(
     {
         *TOKENS,
+        *DRAFTS,
         "status",
         "limit",
         "turn",

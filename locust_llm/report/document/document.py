@@ -261,7 +261,8 @@ def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
     """Of speculative decoding."""
     for of in summary.speculation:
         steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
-        drafted = "" if of.drafted is None else f" of {of.drafted:,}, over {of.window_s:.1f} s"
+        over = f" in {many(of.answers, 'answer')}" if of.answers else f", over {of.window_s:.1f} s"
+        drafted = "" if of.drafted is None else f" of {of.drafted:,}{over}"
         yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
 
 

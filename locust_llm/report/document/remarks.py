@@ -377,9 +377,10 @@ def speculation_line(of: Speculation) -> str:
     if of.drafted is None:
         return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
     steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+    source = f"as {many(of.answers, 'answer')} reported" if of.answers else ""
+    source = source or f"by its counters over {duration(of.window_s)} of the profiling phase"
     return (
-        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, by its "
-        f"counters over {duration(of.window_s)} of the profiling phase."
+        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, {source}."
     )
 
 

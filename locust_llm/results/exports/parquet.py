@@ -52,7 +52,7 @@ COLUMNS: Final = (
             "connect_s", "tool_s"),
     *_plain("float64", "s/token", "itl_s"),
     *_plain("int64", "tokens", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens",
-            "asked_output_tokens"),
+            "asked_output_tokens", "draft_steps", "drafted_tokens", "accepted_tokens"),
     *_plain("int64", "us", "read_lag_us", "rtt_us", "written_us"),
     *_plain("int64", "bytes", "request_bytes", "response_bytes"),
     *_plain("bool", "", "streamed", "simulated", "schema_valid"),
