@@ -7,6 +7,7 @@ knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without 
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -399,7 +400,7 @@ class Completion:
     def fail(self, error: Any, data: bytes) -> None:
         """The server failed. The first failure counts: what follows it is about the same. ``error``: as the server wrote it;
         if it is empty, ``data`` says it: the event or body."""
-        self.error = self.error or (error_text(error) if error else status_message(data))
+        self.error = self.error or _message_of(error, data)
         self.broken = self.broken or data
 
     def failed(self, found: "Failure", data: bytes) -> bool:
@@ -498,9 +499,11 @@ class Completion:
             return 0
         if self.thought and not self.redacted:
             return 0
-        reasoning = self.reasoning_tokens
-        if reasoning is not None and not self.thought:
-            return reasoning
+        counts = self.settled
+        if counts.reasoning is not None and counts.output is not None and not self.thought:
+            seen = counts.output - counts.reasoning
+            inline = abs(len(self.chunk_reads) - counts.output) < abs(len(self.chunk_reads) - seen)
+            return 0 if inline else counts.reasoning
         return None if self.redacted or self.encrypted or self.summarised else 0
 
     def outcome(self) -> tuple[str, str]:
@@ -553,6 +556,16 @@ def mended(data: bytes) -> bytes:
     content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
     text = json.dumps(content, ensure_ascii=False)
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
+
+
+def _message_of(error: Any, data: bytes) -> str:
+    """``error``: a field of ``data``, which may say more beside it."""
+    if isinstance(error, dict | list) and error:
+        return error_text(error)
+    with suppress(ValueError, RecursionError):
+        if len(data) <= MAX_MESSAGE_BYTES and (text := message_in(plain_json(data))):
+            return shown(text)
+    return error_text(error) if error else status_message(data)
 
 
 def error_text(error: Any) -> str:

@@ -59,7 +59,7 @@ def complaint_in(content: Any) -> Complaint | None:
     if _has_failed(content, named=bool(text)):
         return Complaint(text, True)
     codes = [content[name] for name in CODES if content.get(name) is not None]
-    if codes and all(map(is_success, codes)):
+    if content.get("success") is True or (codes and all(map(is_success, codes))):
         return None
     if not text or text.lower() in SUCCESS:
         return None

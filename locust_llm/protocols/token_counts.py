@@ -143,6 +143,8 @@ def count(value: Any) -> int | None:
 def take(counts: TokenCounts, field: str, name: str, value: Any) -> None:
     """One count that the server wrote."""
     now = count(value)
+    if value == "":
+        return
     if now is None:
         counts.strange[name] = shown(str(value), most=MAX_WRITTEN)
     elif now or getattr(counts, field) is None:
