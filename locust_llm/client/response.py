@@ -247,7 +247,7 @@ class Response:
             return "malformed", self._compressed
         if self._events is None:
             self.answer.whole(self.body)
-        elif line := self._events.no_stream:
+        elif not self.answer.last and (line := self._events.no_stream):
             return "malformed", f"no event stream, though its Content-Type says so: {error_line(line)}"
         elif self._events.unterminated and not self.answer.finished:
             return "truncated", "the last event has no end"

@@ -38,7 +38,7 @@ FIELD = re.compile(rb"(?:data|event|id|retry|error)?:|(?:data|event|id|retry)\n"
 """The begin of a line of an event stream: a field, or a comment."""
 BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
 FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:")
-ODD = re.compile(rb"^(?:[{\[]|error:|event: ?error[ \n])", re.MULTILINE | re.IGNORECASE)
+ODD = re.compile(rb"^(?:[{\[]|error:|event: ?error *$)", re.MULTILINE | re.IGNORECASE)
 """In whole events: what is made an event first."""
 ERROR = re.compile(rb"event: ?error *", re.IGNORECASE)
 
@@ -191,6 +191,8 @@ def values_in(data: bytes) -> int:
 
 def is_event_stream(beginning: bytes) -> bool | None:
     """Whether the first bytes of a body are those of an event stream, whatever its Content-Type; None: too few to tell."""
+    if beginning and BOM.startswith(beginning):
+        return None
     blank = BEGIN.match(beginning)
     text = beginning[blank.end() if blank else 0 :]
     if FIELD.match(text):
@@ -205,11 +207,11 @@ def _made_events(data: bytes) -> bytes:
 
 def _made_event(event: bytes) -> bytes:
     lines = [line for line in event.split(b"\n") if line]
-    if not ODD.search(event) or any(line.startswith(b"data") for line in lines):
+    if not ODD.search(event) or any(line.startswith(b"data") and line[5:].strip() for line in lines):
         return event
     if lines[0].startswith((b"{", b"[")):
         return b"\n".join(b"data: " + line for line in lines)
-    texts = [line for line in lines if not ERROR.fullmatch(line) and not line.startswith((b"id:", b"retry:"))]
+    texts = [line for line in lines if not ERROR.fullmatch(line) and not line.startswith((b"id:", b"retry:", b"data"))]
     texts = [line.lstrip(b":") if line.startswith(b":") else re.sub(rb"(?i)^error:", b"", line) for line in texts]
     texts = [text.strip() for text in texts if text.strip()] or [b"an event named error"]
     return b"event: error\n" + b"\n".join(b"data: " + text for text in texts)
