@@ -56,6 +56,22 @@ events = st.sampled_from(
         b"data: {}\n\ndata: {}\n\n",
         b"\xef\xbb\xbfdata: {}\n\n",
         b"data: {\r}\n\n",
+        b'error: {"message": "no"}\n\n',
+        b"event: error\n: no\n\n",
+        b'{"error": "no"}\n\n',
+        b'data: {"code": 500, "message": "no"}\n\n',
+        b'data: [{"error": "no"}]\n\n',
+        b'data: {"choices": [{"delta": {"content": "c"}, "logprobs": -Infinity}]}\n\n',
+        b'data: {"choices": [{"delta": [], "message": {"content": "c"}}], "usage": []}\n\n',
+        b"event: ping\ndata: now\n\n",
+        event(delta(content="c") | {"base_resp": {"status_code": 0}}),
+        event(delta(content="c") | {"base_resp": {"status_code": 1, "status_msg": "no"}}),
+        event(delta(content="c") | {"x_groq": {"usage": {"completion_tokens": 4}}}),
+        event(delta(tool_calls=[{"index": 0, "function": {"arguments": ""}}])),
+        event(delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}])),
+        event(delta(reasoning_details=[{"type": "reasoning.summary", "summary": "t"}])),
+        event(delta("null", content="c")),
+        event(delta("stop", content="c") | {"usage": {"completion_tokens": 0, "prompt_tokens": "7"}}),
     ]
 )
 chunks = st.one_of(
@@ -89,6 +105,9 @@ heads = st.sampled_from(
         HEAD + chunked(event(delta(content="first"))),
         HEAD + b"5\r\nhel",
         HEAD.replace(b"200", b"2"),
+        HEAD.replace(b"text/event-stream", b"application/json"),
+        HEAD.replace(b"Content-Type: text/event-stream", b"X: y"),
+        HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: none\r\n\r\n"),
         b"garbage\r\n\r\n",
     ]
 )
@@ -117,7 +136,7 @@ def said(stream: Response) -> dict[str, Any]:
         "bytes": stream.received_bytes,
         "status": stream.status,
         "finish": answer.finish_reason,
-        "tokens": answer.output_tokens,
+        "tokens": (answer.input_tokens, answer.output_tokens, answer.hidden_tokens, answer.settled.rejected),
         "complete": stream.frame.complete,
         "followed": answer.followed,
         "done": answer.done_read,
