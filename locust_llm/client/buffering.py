@@ -70,7 +70,7 @@ class Buffering:
         """Only successful streams of some length count. A line for the console: the alarm, or that it was wrong;
         else empty."""
         us = record.chunk_us
-        tokens = record.output_tokens or 0
+        tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
         if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
             return ""
         at = record.closed_at + record.clock_offset_s

@@ -8,12 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.foreign_text import shown
-
 MAX_COUNT: Final = 1 << 53
 MAX_DIGITS: Final = 16
-MAX_WRITTEN: Final = 40
-"""Bytes that are kept of a count that cannot be."""
 
 Count = int | float | str | None
 """A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others write texts."""
@@ -140,12 +136,19 @@ def count(value: Any) -> int | None:
     return int(value) if 0 <= value < MAX_COUNT and value == int(value) else None
 
 
+def _written(value: Any) -> str:
+    """What cannot be a count, without the words of a server that could be anything."""
+    if isinstance(value, str):
+        return "a text"
+    return f"{value:g}" if -MAX_COUNT < value < MAX_COUNT else "out of range"
+
+
 def take(counts: TokenCounts, field: str, name: str, value: Any) -> None:
     """One count that the server wrote."""
     now = count(value)
     if value == "":
         return
     if now is None:
-        counts.strange[name] = shown(str(value), most=MAX_WRITTEN)
+        counts.strange[name] = _written(value)
     elif now or getattr(counts, field) is None:
         setattr(counts, field, now)

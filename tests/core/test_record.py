@@ -1,5 +1,7 @@
 """What a record says about itself, in numbers that a pencil can check."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,8 +9,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.core.jsonl import line, parse_line
-from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, RETRIED
+from locust_llm.core.jsonl import line, metrics, parse_line
+from locust_llm.core.record import (
+    AT_ONCE,
+    CANCELLED,
+    CUT,
+    FAILURES,
+    HIDDEN_REASONING,
+    NO_COUNT,
+    NOT_STREAMED,
+    OK,
+    ONE_CHUNK,
+    ONE_TOKEN,
+    RETRIED,
+)
 
 CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted).map(tuple)
 
@@ -48,6 +62,68 @@ def test_of_several_choices_itl_is_that_of_one() -> None:
     record = answered(100, 100, 120, 120, 140, 140, choices=2)
     assert (record.output_tokens, record.itl_s) == (6, pytest.approx(0.02))
     assert answered(100, 100, choices=2).itl_s is None
+
+
+def merged(*indices: int) -> tuple[tuple[int, int], ...]:
+    return tuple((index, 0) for index in indices)
+
+
+@pytest.mark.parametrize(
+    ("ms", "fields", "why"),
+    [
+        ((200,), {"output_tokens": 50}, ONE_CHUNK),
+        ((200, 200, 200), {"merged": merged(0, 1, 2)}, AT_ONCE),
+        ((200, 200), {}, AT_ONCE),  # two reads of one microsecond
+        ((200, 200, 200, 220), {"merged": merged(0, 1, 2)}, AT_ONCE),  # most of it in the first read
+        ((200, 200, 220, 240), {"merged": merged(0, 1)}, ""),
+        ((200, 201, 201, 201, 201, 201, 201, 202, 202, 202) * 2, {}, ""),
+        ((200,) * 9 + (201,) * 11 + (202,) * 10, {"merged": merged(*range(30))}, AT_ONCE),  # 29 tokens in 2 ms
+        ((200,) * 9 + (300,) * 11 + (400,) * 10, {"merged": merged(*range(30))}, ""),
+        ((200, 220), {"output_tokens": 1}, ONE_TOKEN),
+        ((200, 220), {"output_tokens": None}, NO_COUNT),
+        ((), {"streamed": False}, NOT_STREAMED),
+        ((200, 220), {"hidden_tokens": None}, HIDDEN_REASONING),
+        ((200, 220), {"hidden_tokens": 5, "first_output": None}, HIDDEN_REASONING),
+        ((200, 220, 240), {"hidden_tokens": 5, "first_output": 2, "output_tokens": 9}, ONE_CHUNK),
+        ((200, 220, 240), {}, ""),
+    ],
+)
+def test_why_there_is_no_itl(ms: tuple[float, ...], fields: dict[str, Any], why: str) -> None:
+    record = answered(*sorted(ms), **fields)
+    assert record.no_itl == why
+    assert (record.itl_s is None) == bool(why)
+    assert (
+        ("inter_token_latency" in metrics(record))
+        == ("output_token_throughput_per_user" in metrics(record))
+        == (not why)
+    )
+
+
+def test_hidden_reasoning_divides_no_gap() -> None:
+    """Ten chunks, a token each 50 ms; a hundred tokens of reasoning came before, and nobody saw them."""
+    ms = range(2000, 2500, 50)
+    assert answered(*ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100).itl_s == pytest.approx(0.05)
+    assert answered(*ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100).tokens_per_chunk == 1
+    summary = answered(500, 900, *ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100, first_output=2)
+    assert summary.itl_s == pytest.approx(0.05)
+    assert summary.tokens_per_chunk == 1
+    seen = answered(*ms, output_tokens=10, reasoning_tokens=5, first_output=5)
+    assert seen.itl_s == pytest.approx(0.05)
+
+
+@given(CHUNKS, st.data())
+def test_an_itl_is_above_zero_and_no_longer_than_the_span(chunk_us: tuple[int, ...], data: st.DataObject) -> None:
+    hidden = data.draw(st.none() | st.integers(0, 100))
+    first = data.draw(st.none() | st.integers(0, len(chunk_us) - 1))
+    shared = data.draw(st.sets(st.integers(0, len(chunk_us) - 1)))
+    record = answered(
+        chunk_us=chunk_us, output_tokens=data.draw(st.none() | st.integers(0, 200)), hidden_tokens=hidden,
+        first_output=first, merged=merged(*sorted(shared)), choices=data.draw(st.integers(1, 3)),
+    )  # fmt: skip
+    assert (record.itl_s is None) == bool(record.no_itl)
+    if record.itl_s is not None:
+        assert record.itl_s > 0
+        assert len(set(chunk_us)) > 1
 
 
 def test_how_far_it_came() -> None:

@@ -57,6 +57,7 @@ def test_what_is_no_count_is_not_taken_and_said(kind: str, none: Any) -> None:
     assert (got.input_tokens, got.output_tokens, len(got.chunk_reads)) == (None, None, 3)
     names = [name for name, _ in got.settled.rejected]
     told = isinstance(none, int | float | str) and none != "" and not isinstance(none, bool)
+    assert all(text in ("0", "-1", "2.5", "a text", "out of range") for _, text in got.settled.rejected)
     assert names == (["input_tokens", "output_tokens"] if told else [])
 
 
