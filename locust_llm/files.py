@@ -4,6 +4,7 @@ A pipe, a device, a socket or an endless file may lie where a file is expected: 
 its memory. ``open_regular`` and ``read_regular`` take nothing but regular files, and raise an OSError of one sentence.
 """
 
+import codecs
 import errno
 import io
 import os
@@ -17,6 +18,13 @@ KINDS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+UTF_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+"""Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like UTF-16's."""
 MAX_HOLE_BYTES: Final = 2**26
 """Of a file, that were never written. A killed machine may leave a few."""
 MAX_EXTENTS: Final = 1000
@@ -55,6 +63,17 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
         if size > most_bytes:
             raise OSError(errno.EFBIG, f"{Path(path).name} is larger than {most_bytes / 2**20:,.0f} MB", str(path))
         return file.read(size)
+
+
+def decoded_text(data: bytes) -> str:
+    """UTF-8, behind a byte order mark or without one. Raises ValueError of a few words for anything else."""
+    for mark, name in UTF_MARKS:
+        if data.startswith(mark):
+            raise ValueError(f"is {name} text, and UTF-8 is needed")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise ValueError(f"is no UTF-8 text (byte {wrong.start})") from None
 
 
 def open_to_append(path: Path | str) -> int:

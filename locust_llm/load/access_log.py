@@ -77,7 +77,9 @@ def recognise(header: bytes) -> tuple[str, Table]:
             if wrong.byte is not None:
                 raise
     looked = "; ".join(f"{kind}: {', '.join(columns.values())}" for kind, columns in TABLES.items())
-    raise RowError(f"neither JSON nor a header of columns that is known (looked for {looked})")
+    raise RowError(
+        f"neither JSON nor a header of columns that is known (looked for {looked}); --dataset-columns names yours"
+    )
 
 
 def session_of(table: Table, row: bytes) -> str:

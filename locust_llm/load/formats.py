@@ -2,7 +2,7 @@
 
 - multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them), ``session_id``. AIPerf 0.13,
   loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree (docs/sessions.md).
-- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``.
+- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``; ``system``.
   ShareGPT_V3_unfiltered_cleaned_split.json.
 - mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or ``text_input``, ``messages``,
   ``payload`` instead of a length. kvcache-ai/Mooncake, FAST25-release/traces; AIPerf 0.13 for the rest.
@@ -44,6 +44,8 @@ _OPTIONS: Final = (
 _CONTENT_FIELDS: Final = {"messages", "prompt", "text", "texts", "text_input"}
 _NOT_BODY: Final = {"messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 _LONG: Final = re.compile(rb"[0-9]{19}")
+SMALL_BLOCK_TOKENS: Final = 64
+"""Prompts of so few tokens a block, or fewer, are of a trace with smaller blocks."""
 MAX_UNIX_S: Final = 1e11
 """The year 5138."""
 _ROLES: Final = {
@@ -165,7 +167,7 @@ def recognise(row: bytes) -> str:
         if any(fields.get(key) is not None for key in own):
             return kind
     looked = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in JSON_KINDS.items())
-    raise RowError(f"no known format (looked for {looked})")
+    raise RowError(f"no known format (looked for {looked}); --dataset-columns names the columns of other formats")
 
 
 def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
@@ -177,11 +179,21 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
     if key is None:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
     if kind == "sharegpt":
-        turns = _conversation(fields[key], key, line)
+        turns = _with_system(_conversation(fields[key], key, line), fields.get("system"))
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _turns(fields[key], line)
     return name, [request_of(fields, key, line, whole=key not in ("text_input", "input_length"))]
+
+
+def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
+    """With the system prompt of the row before the first turn, unless the conversation begins with one."""
+    if system in (None, "") or not turns or (turns[0].messages or [{}])[0].get("role") == "system":
+        return turns
+    if not isinstance(system, str):
+        raise RowError(f"system must be a text: {short(system)}", field="system")
+    messages = [{"role": "system", "content": system}, *(turns[0].messages or ())]
+    return [msgspec.structs.replace(turns[0], messages=messages), *turns[1:]]
 
 
 def _turns(turns: Any, line: int) -> list[Turn]:
@@ -240,6 +252,8 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
         raise RowError("delay and tool: a wait is a user's or a tool's, and this one is both", field="tool")
     wait_ms = row.delay if row.tool is None else row.tool
     body |= row.extra or {}
+    if row.input_length is not None and len(row.hash_ids or ()) >= 2:
+        _check_blocks(row.input_length, len(row.hash_ids or ()))
     messages, reference = _messages(row, key, body)
     return Turn(
         messages=messages,
@@ -255,6 +269,16 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
         media=_media(fields),
         row=line,
     )
+
+
+def _check_blocks(input_tokens: int, blocks: int) -> None:
+    """Blocks are of 512 tokens: many more of them than the prompt has room for are of another size."""
+    if input_tokens <= SMALL_BLOCK_TOKENS * blocks and blocks > -(-input_tokens // BLOCK_TOKENS):
+        raise RowError(
+            f"{blocks} hash_ids for {input_tokens} tokens: a block has {BLOCK_TOKENS} tokens here; --custom-dataset-type "
+            "bailian_trace reads blocks of 16, and times in seconds",
+            field="hash_ids",
+        )
 
 
 def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from weakref import finalize
 
 import msgspec
 
+from locust_llm.files import UTF_MARKS
+
 from .formats import DatasetError, located
 from .user_file import irregular
 
@@ -62,10 +64,11 @@ class RowFile:
         if why := irregular(path):
             raise DatasetError(f"{path}: is {why}")
         with _readable(path), _open(path) as stream:
-            head = stream.read(3)
-            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise DatasetError(f"{path}, line 1, column 1: UTF-16, and UTF-8 is needed")
-            self._start = 3 if head == codecs.BOM_UTF8 else 0
+            head = stream.read(4)
+            for mark, name in UTF_MARKS:
+                if head.startswith(mark):
+                    raise DatasetError(f"{path}, line 1, column 1: {name}, and UTF-8 is needed")
+            self._start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
             stream.seek(self._start)
             block = b" "
             while block and not block.strip():

@@ -59,8 +59,6 @@ def read(wanted: str) -> Scenario:
     try:
         text = small_text(wanted) if own else text_of(wanted)
         content = tomllib.loads(text)
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is no UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         why = re.sub(r" \(at line (\d+).*\)$", r" in line \1", str(error))
         raise ValueError(f"{file} is no TOML: {why}") from None

@@ -14,6 +14,10 @@ from .formats import DatasetError, Turn
 CHECK_BYTES: Final = 32 << 20
 CHECK_ROWS: Final = 100_000
 """Part of a file that ``check`` reads, up to the first of both."""
+MAX_SESSIONS_PER_S: Final = 500.0
+"""Of a trace, on average: no recorded service had so many requests, and a unit that is taken for another makes a thousand
+times as many."""
+IN_MILLISECONDS: Final = ("mooncake_trace", "single_turn", "multi_turn", "agentic_mooncake")
 CHECK_SCHEMAS: Final = 1_000
 """Turns whose schemas it looks at: a millisecond each, if all differ."""
 
@@ -62,6 +66,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"{self.broken:,} rows broken"] if self.broken else []
         part = "" if self.whole else " in its first part"
         return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
+
+
+def too_fast(dataset: Summary) -> str:
+    """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are the same is a burst, in
+    whichever unit."""
+    between, span_s = dataset.timed - 1, dataset.span_s
+    if not span_s or between < 2 or between / span_s <= MAX_SESSIONS_PER_S:
+        return ""
+    unit = "milliseconds" if dataset.kind in IN_MILLISECONDS else "seconds"
+    slower = (
+        "if they are seconds, give --replay-speedup 0.001" if dataset.kind in IN_MILLISECONDS
+        else "a --replay-speedup below 1 replays them slower"
+    )  # fmt: skip
+    return (
+        f"{dataset.path}: {dataset.timed:,} sessions begin within {span_s:.3g} s, {between / span_s:,.0f} per second, as "
+        f"{dataset.kind} has its times in {unit}: {slower}; --replay-speedup 1 replays them as they are"
+    )
 
 
 def _longest(turns: Sequence[Turn]) -> int:

@@ -8,6 +8,8 @@ import stat
 import time
 from typing import Final
 
+from locust_llm.files import decoded_text
+
 MAX_BYTES: Final = 4 << 20
 TIMEOUT_S: Final = 10.0
 
@@ -16,13 +18,16 @@ _piped: dict[str, str] = {}
 
 
 def small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
-    """Raises OSError with a name and a reason, and UnicodeDecodeError."""
+    """Without a byte order mark. Raises OSError with a name and a reason, also for what is no UTF-8."""
     if path in _piped:
         return _piped[path]
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         data = _read(path, file, time.monotonic() + within_s, most_bytes)
-        text = data.decode()
+        try:
+            text = decoded_text(data)
+        except ValueError as wrong:
+            raise OSError(errno.EILSEQ, str(wrong)) from None
         if not stat.S_ISREG(os.fstat(file).st_mode):
             _piped[path] = text
         return text

@@ -4,7 +4,6 @@ A wrong value ends with exit status 5 and one line. That has to happen between L
 (``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
 """
 
-import errno
 import os
 import re
 import sys
@@ -35,7 +34,7 @@ from locust_llm.load.lengths import mix
 from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.mix import headers_of, weights, without_value
 from locust_llm.load.pictures import made
-from locust_llm.load.summary import Summary
+from locust_llm.load.summary import Summary, too_fast
 from locust_llm.load.summary import check as check_dataset
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
@@ -170,7 +169,7 @@ def check(options: Namespace, **known: Any) -> Settings:
             f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
             f"{', but ' * bool(fields)}{' or '.join(fields)}"
         )
-    if not PROTOCOLS[settings.endpoint_type].streams and "--streaming" in sys.argv[1:]:
+    if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
         refuse(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
     for kind in settings.media.kinds:
         if not_taken := refuses_media(settings.endpoint_type, kind):
@@ -245,7 +244,13 @@ def look_through(s: Settings) -> Summary | None:
             raise ValueError(f"{s.input_file}: {not_taken}")
     if why := no_tenants(s, dataset.tenants):
         raise ValueError(f"{s.input_file}: {why}")
+    if s.fixed_schedule and s.replay_speedup == 1 and not _is_given("--replay-speedup") and (why := too_fast(dataset)):
+        raise ValueError(why)
     return dataset
+
+
+def _is_given(flag: str) -> bool:
+    return any(word == flag or word.startswith(f"{flag}=") for word in sys.argv[1:])
 
 
 def extras(s: Settings) -> dict[str, Any]:
@@ -330,10 +335,7 @@ def rules_of(options: Namespace) -> list[str]:
         return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
     if options.slo_file:
-        try:
-            lines += small_text(options.slo_file).splitlines()
-        except UnicodeDecodeError:
-            raise OSError(errno.EILSEQ, "is no UTF-8 text", options.slo_file) from None
+        lines += small_text(options.slo_file).splitlines()
     return list(_without_comments(lines or scenario_rules(options)))
 
 

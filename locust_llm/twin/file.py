@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.storage import replace
-from locust_llm.files import read_regular
+from locust_llm.files import decoded_text, read_regular
 from locust_llm.simulator.scheduling.policies import POLICIES
 
 from .twin import VERDICTS, Twin
@@ -117,13 +117,13 @@ def read(path: Path) -> Twin:
     """A file, or a folder that has one. Raises ValueError of one sentence."""
     file = path / NAME if path.is_dir() else path
     try:
-        found = tomllib.loads(read_regular(file, MOST_BYTES).decode())
+        found = tomllib.loads(decoded_text(read_regular(file, MOST_BYTES)))
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no TOML: {error}") from None
     except RecursionError:
         raise ValueError(f"{file} is no twin: its TOML is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{file} is no TOML: {error}") from None
     if (version := found.pop("version", None)) != VERSION:
         raise ValueError(f"{file} is no twin of this version of locust-llm: its version is {version}, not {VERSION}")
     try:

@@ -13,7 +13,7 @@ from support.examples import examples
 from locust_llm.load.conversation import parents
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError, Item, Turn
-from locust_llm.load.summary import check
+from locust_llm.load.summary import check, too_fast
 from locust_llm.load.traces.kinds import KINDS
 from locust_llm.load.traces.trajectory import begun_at, capped, shares
 from locust_llm.load.trees import Span, by_time
@@ -526,3 +526,81 @@ def test_an_object_over_several_lines_is_one_row(place: Path) -> None:
     place.write_text('{\n "trace_id": "t",\n "spans": [}\n')
     with pytest.raises(DatasetError, match="line 3, column 12: broken JSON"):
         Dataset(str(place))
+
+
+# -- Bailian -----------------------------------------------------------------------------------------------------------
+
+
+def chat(number: int, parent: int, at_s: float, tokens: int, *ids: int) -> dict[str, Any]:
+    return {
+        "chat_id": number, "parent_chat_id": parent, "timestamp": at_s, "input_length": tokens, "output_length": 4,
+        "type": "text", "turn": 1 if parent < 0 else 2, "hash_ids": list(ids),
+    }  # fmt: skip
+
+
+def test_bailian_has_seconds_blocks_of_16_and_parents(place: Path) -> None:
+    rows = [
+        chat(1, -1, 61.0, 96, *range(6)), chat(2, -1, 62.0, 64, 0, 1, 23, 24), chat(3, 1, 63.5, 128, *range(8)),
+        chat(4, 99, 64.0, 16, 7), chat(5, 3, 70.0, 160, *range(10)),
+    ]  # fmt: skip
+    first, second, orphan = items(place, rows, timed=True)
+    assert [turn.at_s for turn in first.turns] == [61.0, 63.5, 70.0]
+    assert [(turn.input_tokens, turn.output_tokens, turn.block_tokens, turn.whole) for turn in first.turns] == [
+        (96, 4, 16, True), (128, 4, 16, True), (160, 4, 16, True)
+    ]  # fmt: skip
+    assert parents(first.turns) == [(), (0,), (1,)]
+    assert (second.turns[0].hash_ids, second.id) == ((0, 1, 23, 24), "2")
+    assert (orphan.turns[0].at_s, parents(orphan.turns)) == (64.0, [()])  # its parent is not in the file
+
+
+@examples(100)
+@given(
+    parents_of=st.lists(st.integers(-1, 8), min_size=1, max_size=9),
+    times=st.lists(st.floats(0, 1e6), min_size=9, max_size=9).map(sorted),
+)
+def test_every_row_of_bailian_is_one_turn_at_its_time(place: Path, parents_of: list[int], times: list[float]) -> None:
+    rows = [
+        chat(number, min(parent, number - 1), at_s, 32, number)
+        for number, (parent, at_s) in enumerate(zip(parents_of, times, strict=False))
+    ]
+    found = items(place, rows)
+    sent = [(turn.at_s, turn.hash_ids) for item in found for turn in item.turns]
+    assert sorted(sent) == sorted((row["timestamp"], (row["chat_id"],)) for row in rows)
+    assert len(found) == sum(row["parent_chat_id"] < 0 for row in rows)
+
+
+def test_rows_without_a_name_are_bailians_by_choice(place: Path) -> None:
+    rows = [{"timestamp": 1.5, "input_length": 40, "output_length": 2, "hash_ids": [1, 2, 3]}] * 2
+    found = items(place, rows, "bailian_trace")
+    assert [(item.turns[0].at_s, item.turns[0].block_tokens) for item in found for turn in item.turns] == [
+        (1.5, 16)
+    ] * 2
+
+
+def test_small_blocks_are_no_mooncake(place: Path) -> None:
+    rows = [{"timestamp": 1, "input_length": 96, "output_length": 2, "hash_ids": list(range(6))}]
+    with pytest.raises(DatasetError, match=r"line 1, column \d+: 6 hash_ids for 96 tokens: .* bailian_trace reads"):
+        items(place, rows)
+
+
+# -- times that can hardly be meant ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        (
+            [0, 1, 2],
+            "1,000 per second, as mooncake_trace has its times in milliseconds: if they are seconds, give --replay",
+        ),
+        ([0, 400], ""),
+        ([0, 0, 0, 0], ""),  # a burst is one in any unit
+        ([*range(0, 20_000, 2)], ""),  # 500 per second
+        ([61.114, 61.2, 61.3, 61.31], "per second"),
+    ],
+)
+def test_a_trace_that_is_too_fast_is_questioned(place: Path, times: list[float], says: str) -> None:
+    rows = [{"timestamp": at, "input_length": 40, "output_length": 3} for at in times]
+    place.write_text("\n".join(map(json.dumps, rows)))
+    why = too_fast(check(str(place), timed=True))
+    assert (says in why) if says else why == ""

@@ -201,3 +201,19 @@ def test_any_object_is_a_row_or_a_row_error(fields: dict[str, Any], kind: str) -
         assert turn.messages or turn.input_tokens
         assert turn.at_s is None or turn.at_s >= 0
         assert turn.output_tokens is None or turn.output_tokens >= 1
+
+
+def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
+    human, gpt = {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}
+
+    def sent(**row: Any) -> list[list[Any]]:
+        _, turns = parse("sharegpt", json.dumps(row).encode(), 1)
+        return [[(one["role"], one["content"]) for one in turn.messages or ()] for turn in turns]
+
+    both = [human, gpt, human, gpt]
+    assert sent(conversations=both, system="be brief") == [[("system", "be brief"), ("user", "q")], [("user", "q")]]
+    assert sent(conversations=both, system="") == sent(conversations=both) == [[("user", "q")], [("user", "q")]]
+    own = [{"from": "system", "value": "own"}, human, gpt]
+    assert sent(conversations=own, system="other") == [[("system", "own"), ("user", "q")]]
+    with pytest.raises(RowError, match="system must be a text"):
+        sent(conversations=both, system=["x"])

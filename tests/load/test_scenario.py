@@ -40,7 +40,6 @@ def test_an_unknown_name_is_refused_with_what_was_meant() -> None:
         (b"description = 'x'\nslo = = 2\n", r"mine.toml is no TOML: .* in line 2$"),
         (b"a = 1\na = 2\n", "mine.toml is no TOML: "),
         (b"a = " + b"[" * 10_000, "mine.toml is no TOML: "),
-        (b"\xff\xfe", "mine.toml is no UTF-8 text"),
     ],
 )
 def test_what_is_no_toml_is_named(text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,7 +335,7 @@ def test_a_key_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_
     assert refused_before_load(capsys, "--api-key-file", str(tmp_path)).endswith(": Is a directory")
 
 
-@pytest.mark.parametrize("content", [f"{KEY}\nsecond line".encode(), b"\xff\xfe" + KEY.encode(), b"\0" + KEY.encode()])
+@pytest.mark.parametrize("content", [f"{KEY}\nsecond line".encode(), b"\0" + KEY.encode()])
 def test_a_key_that_no_header_can_carry(
     content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..formats import object_of, text_of
-from . import dags, mlperf, mooncake, spans, weka
+from . import bailian, dags, mlperf, mooncake, spans, weka
 from .told import Told
 
-KINDS: Final = ("weka_trace", "otel_spans", "mlperf_agentic", "agentic_mooncake", "dag_jsonl")
+KINDS: Final = ("weka_trace", "otel_spans", "mlperf_agentic", "agentic_mooncake", "dag_jsonl", "bailian_trace")
 BY_ROW: Final = ("weka_trace",)
 """Of these a row is a session."""
-LINKED: Final = ("agentic_mooncake", "dag_jsonl")
+LINKED: Final = ("agentic_mooncake", "dag_jsonl", "bailian_trace")
 """Rows that share a name are of one session, and so are those that share one with them."""
 
 
@@ -28,6 +28,8 @@ def recognise(row: bytes) -> str | None:
         return "otel_spans"
     if "conversation_id" in fields and "turn" in fields and "role" in fields:
         return "mlperf_agentic"
+    if bailian.recognises(fields):
+        return "bailian_trace"
     if fields.get("schema") == "dynamo.agentic_mooncake" or ("request_id" in fields and "input_length" in fields):
         return "agentic_mooncake"
     branches = "forks", "spawns"
@@ -41,6 +43,8 @@ def names_of(kind: str, row: bytes) -> list[str]:
     of a session. Raises RowError."""
     if kind == "otel_spans":
         return spans.traces_of(row)
+    if kind == "bailian_trace":
+        return bailian.names_of(row)
     fields = object_of(row)
     if kind == "mlperf_agentic":
         return [text_of(fields.get("conversation_id"))] if fields.get("_type") != "dataset_metadata" else []
@@ -79,4 +83,6 @@ def session(kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes
         return Told(name, mlperf.turns_of(rows))
     if kind == "agentic_mooncake":
         return mooncake.session(rows, head)
+    if kind == "bailian_trace":
+        return bailian.session(rows)
     return Told(*dags.turns_of([(object_of(row), line) for row, line in rows]))

@@ -5,10 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from msgspec.structs import replace
+
 from locust_llm.results.figures import Figures
 
 from . import aiperf, evalscope, genai_bench, guidellm, inference_perf, table, vllm_bench
-from .contents import contents, decode_json
+from .contents import contents, decode_documents, decode_json
 
 READERS: Final[tuple[ModuleType, ...]] = (aiperf, evalscope, genai_bench, guidellm, inference_perf, vllm_bench)
 IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
@@ -38,15 +40,26 @@ def read(path: Path) -> list[Figures]:
         )
     raw = contents(path)
     try:
-        document = decode_json(raw)
+        documents = decode_documents(raw)
     except ValueError as error:
         found = table.read(raw.decode("utf-8", "replace"))
         if found:
             return found
         raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
-    if path.name == evalscope.SUMMARY and isinstance(document, dict):
+    if path.name == evalscope.SUMMARY and isinstance(documents[0], dict):
         with suppress(OSError, ValueError):
-            document[evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
+            documents[0][evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
+    if len(documents) == 1:
+        return _loads(documents[0])
+    return [
+        replace(load, label=" ".join(filter(None, (f"result {place}", load.label))))
+        for place, document in enumerate(documents, 1)
+        for load in _loads(document)
+    ]
+
+
+def _loads(document: object) -> list[Figures]:
+    """Of one result. Raises UnknownFormat."""
     for reader in READERS:
         if isinstance(document, dict) and reader.is_one(document):
             found = list(reader.read(document))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.results.formats import known as figures
-from locust_llm.results.formats.contents import contents, decode_json
+from locust_llm.results.formats.contents import contents, decode_documents
 from locust_llm.results.formats.fields import at
 
 from . import aiperf, evalscope, guidellm, inference_perf, vllm_bench
@@ -29,9 +29,14 @@ def read(path: Path) -> list[Imported]:
     raw = contents(path)
     if aiperf.is_one(raw):
         return _used([aiperf.read(raw, path)])
-    document: object = None
+    documents: list[object] = [None]
     with suppress(ValueError):
-        document = decode_json(raw)
+        documents = decode_documents(raw)
+    return [load for document in documents for load in _loads(document, path)]
+
+
+def _loads(document: object, path: Path) -> list[Imported]:
+    """Of one result of this file."""
     if isinstance(document, list) and inference_perf.is_one(document):
         return _used(inference_perf.read(document, path))
     try:

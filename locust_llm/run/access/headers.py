@@ -73,10 +73,7 @@ def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[st
     given = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in headers_given(options))}
     if (command := command_of(options)) is not None:
         return KeyHeaders(command, lambda key: {**own.headers(key), **given})
-    try:
-        key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
-    except UnicodeDecodeError:
-        raise ValueError(NO_LINE) from None
+    key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
     if not HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError(NO_LINE)
     return {**own.headers(key.strip()), **given}
