@@ -120,12 +120,12 @@ def _prepared(
 
 def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
     """Raises FetchFailed, OSError and TLSClosed."""
-    received = 0
+    received, body = 0, bytearray()
     while not _whole(frame):
         data = connection.receive()
         if data is None:
             frame.end()
-            if _whole(frame) and not (connection.cut and decoded(_body(frame), msgspec.Raw) is None):
+            if _whole(frame) and not (connection.cut and decoded(bytes(body), msgspec.Raw) is None):
                 break
             raise FetchFailed("closed", "the server closed the connection before the answer was complete")
         received += len(data)
@@ -137,16 +137,16 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
             if _whole(frame):  # a whole answer, and something after it
                 break
             raise FetchFailed("malformed", f"no HTTP: {error}") from error
+        finally:
+            for _, piece in frame.pieces:  # of a byte each, perhaps: they must not pile up
+                body += piece
+            frame.pieces.clear()
         if received > MAX_HEADER_BYTES and not frame.has_headers:
             raise FetchFailed("malformed", "no HTTP: headers without end")
     coding = str(frame.get("content-encoding", "identity")).lower()
     if coding not in ("identity", ""):
         raise FetchFailed("malformed", f"Content-Encoding {coding}, although none was asked for")
-    return Answer(frame.get_code(), str(frame.get("server", "")), _body(frame))
-
-
-def _body(frame: Frame) -> bytes:
-    return b"".join(data for _, data in frame.pieces)
+    return Answer(frame.get_code(), str(frame.get("server", "")), bytes(body))
 
 
 def _whole(frame: Frame) -> bool:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.hostile_server import ENDLESS, Hostile, answer, hostile, slowly
+from support.loop_watch import HELD_S, loop_watched
 from support.tiny_server import tiny_server
 
 from locust_llm.client.exchange import UserConnection
@@ -37,15 +38,20 @@ def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> Answ
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pieces", "outcomes"), ENDLESS.values(), ids=ENDLESS)
-def test_what_never_ends_ends(server: Hostile, pieces: Any, outcomes: str) -> None:
-    began, sent = time.monotonic(), server.sent_bytes
-    with pytest.raises(FetchFailed) as failed:
-        ask(server, pieces())
-    assert failed.value.outcome in outcomes.split("|")
-    assert "\n" not in str(failed.value)
-    assert time.monotonic() - began < 2
-    assert server.sent_bytes - sent < MOST + (8 << 20)  # with what lies in the buffers of the kernel
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("over_tls", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_what_never_ends_ends_and_the_loop_goes_on(name: str, over_tls: bool, certificate: Path) -> None:
+    pieces, outcomes = ENDLESS[name]
+    with hostile(certificate if over_tls else None) as server:
+        server.paths["/"] = lambda asked: pieces()
+        began = time.monotonic()
+        with loop_watched() as held, pytest.raises(FetchFailed) as failed:
+            fetch("GET", server.url + "/", {}, timeout_s=0.4, max_bytes=MOST, verify=str(certificate))
+        assert failed.value.outcome in outcomes.split("|")
+        assert "\n" not in str(failed.value)
+        assert time.monotonic() - began < 2
+        assert max(held) < HELD_S
+        assert server.sent_bytes < MOST + (8 << 20)  # with what lies in the buffers of the kernel
 
 
 WHOLE = {

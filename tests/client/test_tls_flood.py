@@ -4,7 +4,7 @@ import random
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import gevent
 import pytest
+from support.loop_watch import HELD_S, loop_watched
 from support.tls_flood import WITHOUT_DATA, Sealer, context_of, flooding, secret_of
 
 from locust_llm.client import process_reader
@@ -24,32 +25,7 @@ from locust_llm.client.reader import StreamReader
 from locust_llm.client.request import Request
 from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, SLICE_BYTES, TLS
 
-HELD_S = 0.05
-"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is not ours."""
 DEADLINE_S = 0.5
-
-
-@contextmanager
-def loop_watched() -> Iterator[list[float]]:
-    """What the loop did between two looks at its timers, in seconds of the processor."""
-    held = list[float]()
-
-    def tick() -> None:
-        before = time.thread_time()
-        while True:
-            gevent.sleep(0.001)
-            now = time.thread_time()
-            held.append(now - before)
-            before = now
-
-    ticking = gevent.spawn(tick)
-    gevent.sleep(0.01)
-    held.clear()
-    try:
-        yield held
-        gevent.sleep(0.002)
-    finally:
-        ticking.kill()
 
 
 def sealed_pair(certificate: Path, log: Path) -> tuple[TLS, Sealer]:

@@ -2,10 +2,12 @@
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 
@@ -61,6 +63,12 @@ def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 # what is sent, by name: (pieces, the outcome of a fetch)
 ENDLESS: Final[dict[str, tuple[Callable[[], Iterable[bytes]], str]]] = {
+    "blank lines": (lambda: forever(b"\r\n" * 30_000), "timeout|malformed|too_large"),
+    "an extension of a chunk without end": (
+        lambda: _after(CHUNKED + b"1;", forever(b"x=y;" * 16_000)), "too_large|malformed",
+    ),
+    "extensions of chunks": (lambda: _after(CHUNKED, forever(b"1;a\r\nx\r\n" * 6_000)), "too_large|timeout"),
+    "interim answers, one at a time": (lambda: forever(b"HTTP/1.1 102 Wait\r\n\r\n", 0.02), "timeout"),
     "silence": (lambda: forever(b"", 0.05), "timeout"),
     "the first line, a byte at a time": (lambda: slowly(PLAIN * 1000, 0.05), "timeout"),
     "headers, a line at a time": (lambda: _after(PLAIN, forever(b"X-More: y\r\n", 0.05)), "timeout"),
@@ -113,12 +121,17 @@ WRONG: Final[dict[str, bytes]] = {
 class Hostile:
     """``paths``: what is sent there; at others HTTP 404. ``asked``: each request."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
+        """``certificate``: it speaks TLS."""
+        self._context: ssl.SSLContext | None = None
+        if certificate is not None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(certificate)
         self.paths: dict[str, Sends] = {}
         self.asked: list[Asked] = []
         self.sent_bytes = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open = True
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -134,6 +147,8 @@ class Hostile:
     def _serve(self, client: socket.socket) -> None:
         with client, suppress(OSError, ValueError):
             client.settimeout(20)
+            if self._context is not None:
+                client = self._context.wrap_socket(client, server_side=True)
             file = client.makefile("rb")
             path = file.readline().split()[1].decode()
             headers = {}
@@ -156,8 +171,8 @@ class Hostile:
 
 
 @contextmanager
-def hostile() -> Iterator[Hostile]:
-    server = Hostile()
+def hostile(certificate: Path | None = None) -> Iterator[Hostile]:
+    server = Hostile(certificate)
     try:
         yield server
     finally:

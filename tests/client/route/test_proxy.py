@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.hostile_server import ENDLESS, hostile
+from support.loop_watch import HELD_S, loop_watched
 from support.scripted import Scripted, stream
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
@@ -253,3 +256,20 @@ def test_nobody_is_there() -> None:
         ) as caught:
             Connection(Target("llm.test", 443, None, Proxy("127.0.0.1", port)))
     assert caught.value.outcome == "proxy"
+
+
+@pytest.mark.parametrize("name", [
+    "headers, a line at a time", "headers without end", "interim answers without end", "one header without end",
+    "interim answers, one at a time", "the first line, a byte at a time", "blank lines",
+])  # fmt: skip
+def test_a_proxy_whose_answer_never_ends_ends_and_the_loop_goes_on(name: str) -> None:
+    pieces, _ = ENDLESS[name]
+    with hostile() as server:
+        server.paths["llm.test:443"] = lambda asked: pieces()
+        port = int(server.url.rpartition(":")[2])
+        began = time.monotonic()
+        with loop_watched() as held, pytest.raises(ConnectFailed) as caught:
+            Connection(Target("llm.test", 443, None, Proxy("127.0.0.1", port)), timeout=0.4)
+    assert caught.value.outcome == "proxy"
+    assert time.monotonic() - began < 2
+    assert max(held) < HELD_S

@@ -1,0 +1,33 @@
+"""A watch on the event loop: how long it did not look at its timers and sockets."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import gevent
+
+HELD_S = 0.05
+"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is not ours."""
+
+
+@contextmanager
+def loop_watched() -> Iterator[list[float]]:
+    """What the loop did between two looks at its timers, in seconds of the processor."""
+    held = list[float]()
+
+    def tick() -> None:
+        before = time.thread_time()
+        while True:
+            gevent.sleep(0.001)
+            now = time.thread_time()
+            held.append(now - before)
+            before = now
+
+    ticking = gevent.spawn(tick)
+    gevent.sleep(0.01)
+    held.clear()
+    try:
+        yield held
+        gevent.sleep(0.002)
+    finally:
+        ticking.kill()
