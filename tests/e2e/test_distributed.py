@@ -48,6 +48,14 @@ def server(simulated: Server) -> Server:
     return simulated
 
 
+SENT: Final = (signal.SIGSTOP, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
+
+
+def seeds(count: int) -> list[Any]:
+    """The first in make test-slow, the others with the matrices."""
+    return [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, count + 1))]
+
+
 MALFORMED: Final = [
     [b""], [b"\xc1"], [b"", b"x"], [msgpack.packb(["stats"])], [msgpack.packb(("stats", {}, "peer"))],
     [msgpack.packb(("llm_to_control", b"\x00", "peer"))], [b"\x91" * 100_000],
@@ -57,8 +65,16 @@ MALFORMED: Final = [
 class Site:
     """A master and its workers, each with a log."""
 
-    def __init__(self, server: Server, folder: Path, words: tuple[str, ...], workers: int) -> None:
+    def __init__(
+        self, server: Server, folder: Path, words: tuple[str, ...], workers: int, lossy: tuple[int, float, float] | None
+    ) -> None:
+        """``lossy``: seed and shares of a relay between workers and master, see lossy_relay.py."""
         self.server, self.folder, self.port = server, folder, str(free_port())
+        self._to_master, self._relay = self.port, None
+        if lossy is not None:
+            self._to_master = str(free_port())
+            path = str(ROOT / "tests" / "support" / "lossy_relay.py")
+            self._relay = subprocess.Popen([sys.executable, path, self._to_master, self.port, *map(str, lossy)])
         self.workers: list[subprocess.Popen[bytes]] = []
         wait_for = ("--master", "--master-bind-port", self.port, "--expect-workers", str(workers))
         self.master = self._start("master", *command(server, folder / "r", *words, *SHORT, *wait_for)[3:])
@@ -75,7 +91,7 @@ class Site:
     def join(self, locustfile: str = CHAT, **environment: str) -> subprocess.Popen[bytes]:
         """One more worker."""
         name = f"worker{len(self.workers)}"
-        words = ("-f", locustfile, "--worker", "--master-port", self.port)
+        words = ("-f", locustfile, "--worker", "--master-port", self._to_master)
         self.workers.append(self._start(name, *words, **environment))
         return self.workers[-1]
 
@@ -96,6 +112,14 @@ class Site:
         self.master.wait(seconds)
         for worker in self.workers:
             worker.wait(seconds)
+
+    def kill(self) -> None:
+        """All that is left."""
+        for process in (self.master, *self.workers, *filter(None, [self._relay])):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
 
     def log(self, name: str) -> str:
         return (self.folder / name).read_text()
@@ -118,16 +142,14 @@ class Site:
 
 
 @contextmanager
-def site(server: Server, folder: Path, *words: str, workers: int) -> Iterator[Site]:
-    its = Site(server, folder, words, workers)
+def site(
+    server: Server, folder: Path, *words: str, workers: int, lossy: tuple[int, float, float] | None = None
+) -> Iterator[Site]:
+    its = Site(server, folder, words, workers, lossy)
     try:
         yield its
     finally:
-        for process in (its.master, *its.workers):
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
+        its.kill()
 
 
 def highest_above(server: Server, run: dict[str, Any]) -> int:
@@ -356,6 +378,51 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     if words[0] == "--request-count":
         assert len(got) == 250
     assert any("stopped reporting" in note for note in its.run["notes"])
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, 7))]
+)
+def test_messages_that_are_lost_doubled_and_late_lose_no_record(server: Server, tmp_path: Path, seed: int) -> None:
+    """In both directions: an acknowledgement that does not come is no record that is lost."""
+    words = ("-u", "8", "--prefill-concurrency", "3", "--request-count", "150", "-t", "60")
+    with site(server, tmp_path, *words, workers=2, lossy=(seed, 0.05 * seed, 0.1)) as its:
+        its.end()
+    assert len(its.records()) + its.run["records_lost"] == len(server.rows())
+    assert its.run["records_lost"] == 0
+    assert its.master.returncode == 0, its.log("master")
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, 13))]
+)
+def test_whatever_signals_come_each_request_has_a_record_or_is_lost(server: Server, tmp_path: Path, seed: int) -> None:
+    """Processes are stopped and go on, are asked to end, or are killed, in any order; then all that is left is."""
+    drawn, users = random.Random(seed), 6
+    with site(server, tmp_path, "-u", str(users), "-t", "60", workers=3) as its:
+        its.seen(10)
+        for _ in range(drawn.randrange(2, 6)):
+            process = drawn.choice([its.master, *its.workers])
+            number = drawn.choice(
+                [signal.SIGSTOP, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
+            )
+            process.send_signal(number)
+            time.sleep(drawn.choice([0.1, 0.5, 2.0, SILENT_S + 1]))
+            process.send_signal(signal.SIGCONT)
+            time.sleep(drawn.choice([0.1, 1.0]))
+        killed = its.master.poll() is not None and its.master.returncode < 0
+        if its.master.poll() is None:
+            its.master.send_signal(signal.SIGTERM)
+        its.end()
+    if killed:
+        words = [sys.executable, "-m", "locust_llm", "report", str(tmp_path / "r")]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == ExitStatus.INCOMPLETE, done.stdout
+    got = records(tmp_path / "r")
+    assert len({record.id for record in got}) == len(got)
+    seen, known = len(server.rows()), len(got) + its.run["records_lost"]
+    assert seen <= known <= seen + users  # one that was killed may have admitted what it never sent
+    assert all("Traceback" not in path.read_text() for path in (tmp_path / "master", *tmp_path.glob("worker*")))
 
 
 @full
