@@ -317,7 +317,9 @@ class Plugin:
         """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
         self._runner.stop()
         self._reported.wait()
-        if self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
+        if self._refused:
+            without_tables()  # they would be empty
+        elif self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
             without_tables()
             if line := of_others(self._runner.stats):
                 self._report += f"{line}\n"

@@ -81,7 +81,7 @@ def metrics_port(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def not_opened(text: str, error: OSError) -> str:
+def not_opened(text: str, error: OSError, flag: str = "--metrics-port") -> str:
     """Why that port cannot be had, and what to do."""
     used = "another program has it, give another port" if error.errno == errno.EADDRINUSE else error.strerror or error
-    return f"--metrics-port {text} cannot be opened: {used}"
+    return f"{flag} {text} cannot be opened: {used}"

@@ -16,6 +16,7 @@ from .arms import survey
 from .discovery import Discovery
 from .flags import refuse
 from .options import check
+from .ports import refuse_taken_ports
 from .preflight import headers_of, raise_open_files, written_host
 
 PORT: Final = 5557
@@ -72,6 +73,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if looking:
         return
+    refuse_taken_ports(options)
     try:
         use_certificates(options)
         use_sources(options)
