@@ -2,7 +2,7 @@
 
 Its client library writes the text, from families made for each scrape, in a registry of their own. Its instruments would
 add a ``_created`` series to each counter, and become files where PROMETHEUS_MULTIPROC_DIR is set. Buckets are those of
-vLLM's own metrics, so that what users saw and what the server counts itself lie in the same ones.
+vLLM's own metrics, and finer ones between them: what users saw and what the server counts itself can be compared.
 """
 
 from bisect import bisect_left
@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate
+from math import ceil, log
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
@@ -25,17 +26,32 @@ from .live_stats import PARTS, LiveStats, Parts
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
 
-SECONDS: Final = (
+STEP: Final = 1.25
+"""A bucket's upper bound is at most so many times its lower one: a percentile within it is off by 25 % at most."""
+
+
+def finer(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """With all of these bounds, and as many between and before them as it takes for STEP."""
+    found = [least]
+    for bound in bounds:
+        parts = max(1, ceil(log(bound / found[-1]) / log(STEP) - 1e-9))
+        ratio = (bound / found[-1]) ** (1 / parts)
+        begin = found[-1]
+        found += [float(f"{begin * ratio**part:.3g}") for part in range(1, parts)] + [bound]
+    return tuple(found)
+
+
+SECONDS: Final = finer(0.01, (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
     7680.0,
-)  # fmt: skip
-TTFT: Final = (
+))  # fmt: skip
+TTFT: Final = finer(0.0005, (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
-)  # fmt: skip
-ITL: Final = (
+))  # fmt: skip
+ITL: Final = finer(0.0005, (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
+))  # fmt: skip
 HISTOGRAMS: Final = (
     ("time_to_first_token_seconds", "ttft_s", TTFT, "First chunk with content after the send, of successful requests"),
     ("inter_token_latency_seconds", "itl_s", ITL,

@@ -12,7 +12,16 @@ from support.records import answered, failed
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
-from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, exposition, gauges, part_seconds
+from locust_llm.run.control.prometheus import (
+    HISTOGRAMS,
+    TTFT,
+    Buckets,
+    Totals,
+    exposition,
+    finer,
+    gauges,
+    part_seconds,
+)
 from locust_llm.run.discovery import Discovery
 from locust_llm.web.scrape import (
     Environment,  # not from locust, which ruff would put first: it patches
@@ -169,3 +178,35 @@ def test_a_login_is_asked_for_here_too(totals: Totals) -> None:
 
 def test_headless_there_is_no_page() -> None:
     serve_metrics(Environment(), lambda: None)
+
+
+def quantile(share: float, bounds: tuple[float, ...], values: list[float]) -> float:
+    """As Prometheus' ``histogram_quantile`` has it: even within a bucket, and from 0 in the first."""
+    counted = Buckets(bounds)
+    for each in values:
+        counted.add(each)
+    rank, below, lower = share * len(values), 0.0, 0.0
+    for upper, count in zip(bounds, (number for _, number in counted.cumulative()), strict=False):
+        if count >= rank:
+            return lower + (upper - lower) * (rank - below) / (count - below)
+        lower, below = upper, count
+    raise AssertionError
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in HISTOGRAMS])
+@pytest.mark.parametrize("middle_s", [0.00323, 0.0146, 0.0745, 0.31, 1.2, 9.0, 55.0])
+def test_a_percentile_of_buckets_is_off_by_a_quarter_at_most(name: str, middle_s: float) -> None:
+    """Of equal values, which is the worst: 3.23 ms was 5.0."""
+    bounds = next(bounds for one, _, bounds, _ in HISTOGRAMS if one == name)
+    if middle_s < bounds[0]:
+        return
+    for share in (0.5, 0.95, 0.99):
+        assert quantile(share, bounds, [middle_s] * 100) == pytest.approx(middle_s, rel=0.25)
+
+
+VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+
+def test_the_bounds_of_vllm_are_among_ours() -> None:
+    assert set(VLLM_TTFT) <= set(TTFT)
+    assert finer(1.0, (2.0, 2.2)) == (1.0, 1.19, 1.41, 1.68, 2.0, 2.2)
