@@ -236,8 +236,11 @@ class Completion:
             self.last = data
             try:
                 message = self._decode(data)
-            except (ValueError, RecursionError):
-                message = self.read(self._decode, data)
+            except (
+                ValueError,
+                RecursionError,
+            ):  # once it is malformed nothing more is mended: that costs 50 times as much
+                message = self.read(self._decode, data) if self.malformed is None else None
             if message is not None and self._event(self, message, data):
                 self.chunk_reads.append(read)
                 if self._ended and self.done_read is None:

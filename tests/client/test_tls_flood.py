@@ -2,6 +2,8 @@
 
 import random
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +14,7 @@ from urllib.parse import urlsplit
 
 import gevent
 import pytest
+from support import hostile
 from support.loop_watch import HELD_S, loop_watched
 from support.tls_flood import WITHOUT_DATA, Sealer, context_of, flooding, secret_of
 
@@ -151,3 +154,39 @@ def test_a_deadline_holds_whatever_lies_in_the_socket_and_whatever_tls_makes_of_
     with loop_watched() as held, pytest.raises(gevent.Timeout), gevent.Timeout(0.1):
         connection.receive()
     assert max(held) < HELD_S
+
+
+LONGEST = ["broken JSON", "errors", "newlines", "pings", "headers", "interim responses"]
+
+
+@pytest.fixture(scope="module")
+def hostile_port(certificate: Path) -> Iterator[int]:
+    command = [sys.executable, hostile.__file__, "", str(certificate)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in LONGEST[:2] else pytest.mark.full)
+    for name in hostile.CATALOGUE if not hostile.CATALOGUE[name].pause_s
+])  # fmt: skip
+@pytest.mark.parametrize("opened_by", ["python", "native"])
+def test_data_that_is_hostile_does_not_hold_the_loop_either(
+    name: str, opened_by: str, hostile_port: int, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if opened_by == "python":
+        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
+    target = Target("127.0.0.1", hostile_port, ssl.create_default_context(cafile=str(certificate)))
+    wire = f"POST / HTTP/1.1\r\nHost: x\r\nX-Hostile: {name}\r\nContent-Length: 0\r\n\r\n".encode()
+    request = Request(
+        target=target, data=wire, labels={"id": "1", "name": name}, timeout_s=DEADLINE_S, gap_timeout_s=DEADLINE_S,
+        max_chunks=5_000,
+    )  # fmt: skip
+    line = UserConnection()
+    with loop_watched() as held:
+        record = exchange(line, Gate(), request, 0.0)
+    line.close()
+    assert record.closed_at - (record.sent_at or 0.0) < DEADLINE_S + 1
+    assert max(held) < 2 * HELD_S  # 200 kB that come at once are decoded at once
