@@ -321,7 +321,7 @@ class Plugin:
             without_tables()  # they would be empty
         elif self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
             without_tables()
-            if line := of_others(self._runner.stats):
+            if line := of_others(self._runner.stats, self._names()):
                 self._report += f"{line}\n"
         status = _judged(self._environment, self._runner, self._status)
         worse = [ExitStatus.INCOMPLETE] * self._incomplete
@@ -343,6 +343,10 @@ class Plugin:
     def _ours(self) -> int:
         """Requests that are, without which Locust's tables have everything there is."""
         return 0 if self._shown is None else self._shown.live_stats.counts.total()
+
+    def _names(self) -> set[str]:
+        """Of our requests."""
+        return set() if self._shown is None else self._shown.live_stats.names
 
     def _print(self) -> None:
         """The tables, last on the console."""

@@ -105,7 +105,7 @@ def _last(folder: Path | str, left_out: int, width: int) -> list[str]:
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
     yield from filter(None, [stopped_line(run)])
-    if summary.conditions.simulated:
+    if summary.conditions.simulated and summary.conditions.succeeded:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:
         yield from filter(None, [verdict_line(summary, run)])

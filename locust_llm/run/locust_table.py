@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import locust.stats
@@ -22,10 +22,9 @@ def without_tables() -> None:
     logging.getLogger("locust.stats_logger").addFilter(lambda line: False)
 
 
-def of_others(stats: locust.stats.RequestStats) -> str:
-    """A line on the requests that are not ours, such as those of ``self.client``; empty without any. Ours have rows of their
-    latencies beside their own."""
-    ours = {name for name, kind in stats.entries if kind in ROWS}
+def of_others(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
+    """A line on the requests that are not ours, such as those of ``self.client``; empty without any. ``ours``: the names of
+    ours."""
     rows = [
         row for (name, kind), row in stats.entries.items()
         if row.num_requests and kind not in (*ROWS, RETRIED) and not (kind == "POST" and name in ours)

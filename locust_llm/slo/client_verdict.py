@@ -35,8 +35,8 @@ WAITS: Final = 0.05
 BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
 NO_CORE_ADVICE: Final = "Each core has a process of the load generator already: use less load, or a further machine."
 IDLE_ADVICE: Final = (
-    "The load generator had CPU to spare, so more processes do not help: look for code in the locustfile that blocks, and "
-    "for what puts chunks together on the way."
+    "The load generator used little CPU, so more processes do not help: end other programs on its machine, and look for "
+    "code in the locustfile that blocks."
 )
 CPU_WAIT_ADVICE: Final = (
     "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."

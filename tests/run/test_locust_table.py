@@ -48,15 +48,24 @@ def test_what_is_not_ours_is_one_line() -> None:
     for row in ("TTFT", "ITL", "gate wait", "retried"):
         stats.get("/v1/chat/completions", row).log(12.0, 0)
     stats.log_request("POST", "/v1/chat/completions", 5000.0, 0)
-    assert of_others(stats) == ""
+    ours = {"/v1/chat/completions"}
+    assert of_others(stats, ours) == ""
     for _ in range(19):
         stats.log_request("POST", "/login", 10.0, 0)
     stats.log_request("POST", "/login", 1000.0, 0)
     stats.log_error("POST", "/login", "no\x1b[31m such user")
-    assert of_others(stats) == (
+    assert of_others(stats, ours) == (
         "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often POST /login: no\ufffd[31m "
         "such user); --verbose has Locust's tables"
     )
+
+
+def test_ours_are_ours_where_all_of_them_failed() -> None:
+    """Then they have no row of a latency."""
+    stats = RequestStats()
+    stats.log_request("POST", "/v1/chat/completions", 1.0, 0)
+    stats.log_error("POST", "/v1/chat/completions", "refused")
+    assert of_others(stats, {"/v1/chat/completions"}) == ""
 
 
 def reported(*errors: str) -> dict[str, Any]:

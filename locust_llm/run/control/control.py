@@ -224,6 +224,8 @@ class Control:
             self._workers.excuse(self._time.monotonic() - before - WORKERS_S)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 share = "" if self.limit is None else ": its share of the prefill limit went to the others"
+                if self.draining:  # it ends what it has, and hands it over
+                    continue
                 self.store.add_note(f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}")
             for worker in self._workers.lost():
                 self._lose(worker)

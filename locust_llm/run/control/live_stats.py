@@ -22,6 +22,8 @@ SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
 WINDOW_S: Final = 10
 """Seconds that recent percentiles are of."""
+MAX_NAMES: Final = 1000
+"""Of requests; a locustfile may give each its own."""
 RATE_S: Final = 5.0
 """Seconds that tokens per second are of."""
 PARTS_S: Final = 30
@@ -164,6 +166,8 @@ class LiveStats:
         """Requests that are over, by outcome."""
         self.profiled = 0
         """Those of the profiling phase that are over."""
+        self.names: set[str] = set()
+        """Of these requests."""
         self.output_tokens = 0
         """Theirs."""
         self._reads_of_these = 0
@@ -177,6 +181,8 @@ class LiveStats:
         self._reads_at: deque[tuple[float, int]] = deque()
         self.recent_ttft = Window(WINDOW_S, clock)
         """Of first chunks that came in the last ``WINDOW_S``."""
+        self.recent_due = Window(WINDOW_S, clock)
+        """TTFT from due of requests that ended in the last ``WINDOW_S``."""
         self.parts = Parts(clock)
         self.activity = ""
         """Where a schedule of the users' own is, such as the probe's; empty without one."""
@@ -184,9 +190,13 @@ class LiveStats:
     def add(self, record: Record) -> None:
         """A request is over."""
         self.counts[record.outcome] += 1
+        if len(self.names) < MAX_NAMES:
+            self.names.add(record.name)
         self.output_tokens += record.output_tokens or 0
         self._reads_of_these += record.reads
         self.parts.add(record)
+        if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
+            self.recent_due.add((round(due_s * 1e6),))
         if record.phase == PROFILING:
             self.profiled += 1
             self._first_at = self._clock() if self._first_at is None else self._first_at

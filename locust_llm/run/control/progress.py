@@ -43,9 +43,11 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Pa
     """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
     found = [Part(0, where(control, elapsed_s).ljust(WHERE)), Part(1, counted(control))]
-    if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
-        p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in ttft_ms)
-        found.append(Part(4, f"last {WINDOW_S} s: TTFT p50 {p50}, p99 {p99}", f"{WINDOW_S} s: TTFT p50 {p50}"))
+    waits = generates and (control.settings.open_loop or limit is not None)
+    name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
+    if first_ms := window.histogram().percentiles_ms(50, 99):
+        p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in first_ms)
+        found.append(Part(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}"))
     if limit is None:
         found.append(Part(5, f"{stats.used:>3} in {'prefill' if generates else 'flight'}"))
     else:

@@ -50,20 +50,21 @@ def test_a_sentence_with_everything() -> None:
         limit=3,
         abort=SimpleNamespace(standing=lambda: (1, 3)),
     )
+    gated.live_stats.recent_due.add((3_000_000, 5_000_000))
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | last 10 s: TTFT p50 150 ms, p99 199 ms | gate  3/3,  13 waiting | "
-        "last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 4.98 s | gate  3/3, "
+        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
     all_ = parts(gated, 12.4, Verdict(DEGRADED))
     assert fitted(all_, 85) == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond | client DEGRADED"
-    assert fitted(all_, 105) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT p50 150 ms | SLO 1/3 beyond | client DEGRADED"
+    assert fitted(all_, 116) == (
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
-    assert fitted(parts(gated, 12.4, Verdict("OK")), 79) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT p50 150 ms"
+    assert fitted(parts(gated, 12.4, Verdict("OK")), 85) == (
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
 
 
