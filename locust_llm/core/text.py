@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+from typing import NamedTuple
 
 
 def number(value: float | None, digits: int | None = None, most: int = 2) -> str:
@@ -38,6 +39,49 @@ def supported(value: float | None, reach: float | None, unit: str = "", digits: 
     decimals = max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
     text = f"{round(value, decimals):,.{max(0, decimals)}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+class Compared(NamedTuple):
+    """Two values and their difference in the same digits: the difference is that of the values as they are written."""
+
+    base: str
+    value: str
+    difference: str
+    low: str
+    high: str
+    """Ends of the interval of the difference; ``-``: not known."""
+
+
+def compared(
+    base: float | None, value: float | None, low: float | None = None, high: float | None = None, unit: str = ""
+) -> Compared:
+    """By the half-width of the interval, with a place more than it supports; without one with four digits. So many that a
+    difference which is not 0 is not written as 0."""
+    if base is None or value is None or not (math.isfinite(base) and math.isfinite(value)):
+        known = base is not None and value is not None
+        return Compared(brief(base, unit), brief(value, unit), "fail" if known else "-", "-", "-")
+    largest = max(abs(base), abs(value))
+    most = 3 - (math.floor(math.log10(largest)) if largest else 0)
+    decimals = most
+    if low is not None and high is not None and 0 < high - low < math.inf:
+        decimals = min(_place((high - low) / 2) + 1, most)
+    if base != value:
+        decimals = max(decimals, -math.floor(math.log10(abs(value - base))))
+    decimals = min(decimals, 6)
+    rounded = round(base, decimals), round(value, decimals)
+    difference = round(rounded[1] - rounded[0], decimals)
+    shown = decimals  # without the zeros that all of them end in
+    while shown > 0 and all(round(one, shown - 1) == one for one in (*rounded, difference)):
+        shown -= 1
+    places = max(shown, 0)
+
+    def end(one: float | None) -> str:
+        if one is None or not math.isfinite(one):
+            return "-" if one is None else "fail"
+        return f"{round(one, decimals) + 0.0:+,.{max(decimals, 0)}f}{unit}"
+
+    written = [f"{one + 0.0:,.{places}f}{unit}" for one in rounded]
+    return Compared(written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high))
 
 
 def places(reach: float | None) -> int:

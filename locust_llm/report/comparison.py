@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.storage import read_history
 from locust_llm.core.sweep import AXES
-from locust_llm.core.text import cut, supported
+from locust_llm.core.text import compared as in_same_digits
+from locust_llm.core.text import cut
 from locust_llm.report.analysis.baseline import MAX_CACHED_DIFFERENCE, LoadedRun, condition_changes, load, work
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
@@ -370,17 +371,13 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 
 def cells_of(line: Line) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
-    reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
-    half = None if line.low is None or line.high is None else (line.high - line.low) / 2
     bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
-    sides = (
-        (line.base, line.base_open),
-        (line.value, line.value_open),
-    )  # a place more, so that their difference comes out
-    figures = (f"{bound * open_}{supported(value, half, more=1)}" for value, open_ in sides)
-    if line.base_open or line.value_open:  # how far apart two bounds are tells nothing
+    shown = in_same_digits(line.base, line.value, line.low, line.high)
+    figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
+    reach = "-" if line.low is None or line.high is None else f"{shown.low} to {shown.high}"
+    if line.base_open or line.value_open or line.difference is None:  # how far apart two bounds are tells nothing
         return *figures, "-", "-", reach, line.word
-    return *figures, _signed(line.difference), _percent(line), reach, line.word
+    return *figures, shown.difference, _percent(line), reach, line.word
 
 
 def _percent(line: Line) -> str:
@@ -388,15 +385,6 @@ def _percent(line: Line) -> str:
     if percent is None:
         return "-"
     return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
-
-
-def _signed(value: float | None) -> str:
-    """Three significant digits; whole numbers from 1,000 on."""
-    if value is None:
-        return "-"
-    if not math.isfinite(value):
-        return "fail"
-    return f"{value:+.0f}" if abs(value) >= 1000 else f"{value + 0.0:+.3g}"
 
 
 def _notes(lines: Sequence[Line], before: str = "") -> Iterator[Text]:

@@ -65,7 +65,8 @@ CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "ou
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
 LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
 ARM_ROWS: Final = (
-    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p95"), ("output_tokens_per_s", ""),
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"), ("request_latency", "p95"),
+    ("output_tokens_per_s", ""),
 )  # fmt: skip
 
 

@@ -1,6 +1,13 @@
 """How figures are written in tables."""
 
-from locust_llm.core.text import brief, clean, duration, many, number, places, supported, title
+import math
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locust_llm.core.text import brief, clean, compared, duration, many, number, places, supported, title
 from locust_llm.report.analysis.summary import Row
 from locust_llm.report.document.blocks import marked
 
@@ -52,3 +59,40 @@ def test_a_percentile_of_too_few_values_is_marked() -> None:
 def test_counts_and_their_word() -> None:
     said = [many(n, "process", "processes") for n in (None, 0, 1, 2)]
     assert said == ["? processes", "0 processes", "1 process", "2 processes"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "written"),
+    [
+        # (base, value, ends of the interval of the difference): a place more than the interval supports
+        ((5.92, 10.05, -1.0, 9.3), ("5.9", "10.1", "+4.2", "-1.0", "+9.3")),
+        ((47.604, 43.794, -19.3, 9.21), ("47.6", "43.8", "-3.8", "-19.3", "+9.2")),
+        ((12.46, 14.23, 0.265, 13.1), ("12.5", "14.2", "+1.7", "+0.3", "+13.1")),
+        ((7.5531, 7.5795, -0.0523, 0.0838), ("7.553", "7.580", "+0.027", "-0.052", "+0.084")),
+        ((363.1, 363.5, -131.0, 132.0), ("363.1", "363.5", "+0.4", "-131.0", "+132.0")),
+        ((66.78, 55.39, None, None), ("66.78", "55.39", "-11.39", "-", "-")),
+        ((35.0, 31.0, None, None), ("35", "31", "-4", "-", "-")),
+        ((12_345.6, 23_456.7, 9_000.0, 13_000.0), ("12,350", "23,460", "+11,110", "+9,000", "+13,000")),
+        ((0.0, 0.0, 0.0, 0.0), ("0", "0", "+0", "+0.000", "+0.000")),
+        ((100_000.0, 100_000.4, 0.3, 0.5), ("100,000.0", "100,000.4", "+0.4", "+0.3", "+0.5")),
+        ((None, 1.0, None, None), ("-", "1", "-", "-", "-")),
+        ((1.0, math.inf, None, None), ("1", "fail", "fail", "-", "-")),
+    ],
+)
+def test_a_difference_in_the_digits_of_its_figures_by_pencil(
+    figures: tuple[float | None, float | None, float | None, float | None], written: tuple[str, ...]
+) -> None:
+    assert tuple(compared(*figures)) == written
+
+
+@given(
+    st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.none() | st.tuples(st.floats(-1e5, 1e5), st.floats(0, 1e5)),
+)  # fmt: skip
+def test_every_difference_adds_up_as_it_is_written(
+    base: float, value: float, interval: tuple[float, float] | None
+) -> None:
+    ends = (None, None) if interval is None else (interval[0], sum(interval))
+    a, b, difference = (text.replace(",", "") for text in compared(base, value, *ends)[:3])
+    assert Decimal(b) - Decimal(a) == Decimal(difference)
+    assert len({len(text.partition(".")[2]) for text in (a, b, difference)}) == 1
+    assert abs(value - base) < 1e-6 or Decimal(difference) != 0

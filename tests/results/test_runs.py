@@ -55,7 +55,7 @@ def test_each_run_beside_the_first(found: Comparison) -> None:
     cells = rows(html)
     base, slow, longer = cells["TTFT p50 (ms)"]
     assert (base, longer) == ("145", "145")
-    assert re.fullmatch(r"290\|\+145 \(\+\d+ to \+\d+\)\|\+100\.0% worse", slow)
+    assert re.fullmatch(r"290\|\+145 \(\+\d+\.\d to \+\d+\.\d\)\|\+100\.0% worse", slow)
     assert cells["load tester"] == ["evalscope"] * 3
     assert cells["input tokens"] == ["100", "100", "200"]
     assert "longer had other work than base: input tokens 200 for 100 on average. So there are no differences." in html

@@ -173,10 +173,14 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     if rule.where:
         what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
     if rule.base:
-        side = "worse" if (result.observed or 0) > 0 else "better"
         room = {PASS: "within", FAIL: "beyond"}.get(result.status, "with")
+        of_room = f"{room} a room of {plain(rule.number)}{rule.unit}"
+        if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
+            ends = f"{result.low:+.3g} to {result.high:+.3g}{rule.unit}"
+            return f"no difference in {what} from {rule.base} to be seen ({ends}), {of_room}"
+        side = "worse" if (result.observed or 0) > 0 else "better"
         by = brief(abs(result.observed or 0), rule.unit, 3)
-        return f"{what} is {by} {side} than {rule.base}, {room} a room of {plain(rule.number)}{rule.unit}"
+        return f"{what} is {by} {side} than {rule.base}, {of_room}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
     lands_on = "failure" if result.worst is None else "cut request"
@@ -288,6 +292,9 @@ def _arms(found: Paired) -> str:
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
         return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"
+    if found.verdict != DIFFERENT and found.different:
+        by_chance = f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} would by chance"
+        return f"Base and candidate may differ by chance alone in {many(found.pairs, 'pair')} ({by_chance})"
     if found.verdict != DIFFERENT:
         return f"No difference between base and candidate to be seen in {many(found.pairs, 'pair')}"
     named = [difference_of(figure) for figure in found.figures if figure.different]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import many, supported
+from locust_llm.core.text import Compared, compared, many
 from locust_llm.report.analysis.pairs.paired import ISOLATED
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, Paired, PairedFigure
 
@@ -100,18 +100,19 @@ def arms(run: Run) -> Iterator[tuple[str, str]]:
 
 def difference_of(figure: PairedFigure) -> str:
     """``TTFT p95 (ms) -12.3% (better)``"""
-    by = f"{figure.percent:+.1f}%" if figure.percent is not None else _signed(figure.difference)
+    by = f"{figure.percent:+.1f}%" if figure.percent is not None else _digits(figure).difference
     return f"{figure.label} {by} ({figure.word})"
 
 
 def cells_of(figure: PairedFigure) -> tuple[str, ...]:
     """Under ``HEAD``."""
+    shown = _digits(figure)
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
-    reach = None if figure.low is None or figure.high is None else (figure.high - figure.low) / 2
-    return (
-        figure.label, supported(figure.base, reach), supported(figure.candidate, reach), _signed(figure.difference), percent,
-        _reach(figure), figure.word,
-    )  # fmt: skip
+    return figure.label, shown.base, shown.value, shown.difference, percent, _reach(figure), figure.word
+
+
+def _digits(figure: PairedFigure) -> Compared:
+    return compared(figure.base, figure.candidate, figure.low, figure.high)
 
 
 def _reach(figure: PairedFigure) -> str:
@@ -119,8 +120,5 @@ def _reach(figure: PairedFigure) -> str:
         return f"{figure.low_percent:+.1f}% to {figure.high_percent:+.1f}%"
     if figure.low is None or figure.high is None:
         return "-"
-    return f"{_signed(figure.low)} to {_signed(figure.high)}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value + 0.0:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
+    shown = _digits(figure)
+    return f"{shown.low} to {shown.high}"

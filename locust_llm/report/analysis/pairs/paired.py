@@ -40,15 +40,16 @@ from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
 from locust_llm.slo.doubt import error_of
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+from locust_llm.slo.metrics import BY_WORD, POOLED, SHARE, TIME
 from locust_llm.slo.rules import POINT
 
 from .blocks import PairRequests, counts, of_rule, pairs
 
 STATS: Final = ("avg", "p50", "p95", "p99")
-LATENCIES: Final = ("ttft", "itl", "request_latency")
+LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
 LABELS: Final = {
-    "ttft": "TTFT", "itl": "ITL", "request_latency": "Request Latency", "ttft_from_due": "TTFT from Due",
+    "ttft": "TTFT", "itl": "ITL", "longest_stall": "Longest Stall", "request_latency": "Request Latency",
+    "ttft_from_due": "TTFT from Due",
     "requests_per_s": "Throughput (requests/s)", "output_tokens_per_s": "Output (tokens/s)",
     "error_rate": "Failures (%)", "attainment": "Attainment (%)", "goodput": "Goodput (requests/s)",
 }  # fmt: skip
@@ -216,11 +217,18 @@ def figures_of(run: Run) -> Iterator[Rule]:
     """About each figure that is shown; their limits say nothing."""
     s = run.settings
     latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
-    yield from (_rule(word, stat) for word in latencies for stat in STATS)
-    yield from (_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate"))
+    shown = [_rule(word, stat) for word in latencies for stat in STATS]
+    shown += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = good_request(s.rules)
     if good:
-        yield from (_rule(word, given=good) for word in ("attainment", "goodput"))
+        shown += [_rule(word, given=good) for word in ("attainment", "goodput")]
+    # what a rule compares is compared: else the rule could call better what the arms do not differ in
+    known = {(rule.metric, rule.stat, rule.where, rule.given) for rule in shown}
+    compared = (rule for rule in s.rules.by_text.values() if rule.base == BASE and BY_WORD[rule.metric].tag != POOLED)
+    for rule in compared:
+        if (rule.metric, rule.stat, rule.where, rule.given) not in known:
+            shown.append(replace(_rule(rule.metric, rule.stat, rule.given), where=rule.where))
+    yield from shown
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
@@ -232,7 +240,7 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
 def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) -> tuple[PairedFigure, Floats | None]:
     """The figure, and the differences of the pairs. ``off_s``: by how much the difference may be off."""
     measure, values = BY_WORD[rule.metric], of_rule(rule, found)
-    label = LABELS[rule.metric] if measure.metric is None else f"{LABELS[rule.metric]} {rule.stat} (ms)"
+    label = _label(rule)
     relative = measure.units is not SHARE and bool((values > 0).all())
     figure = PairedFigure(metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative)
     if why := _absent(values):
@@ -258,6 +266,15 @@ def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) 
     )
     each = np.log(values) if relative else values
     return figure, each[:, 1] - each[:, 0]
+
+
+def _label(rule: Rule) -> str:
+    measure = BY_WORD[rule.metric]
+    label = LABELS.get(rule.metric) or (rule.metric if measure.metric is None else measure.metric.label)
+    if measure.metric is not None:
+        label = f"{label} {rule.stat} ({rule.unit})"
+    where = ", ".join(f"{key}={value}" for key, value in rule.where)
+    return f"{label}, {where}" if where else label
 
 
 def _absent(values: Floats) -> str:
