@@ -29,6 +29,8 @@ DECISIVE: Final = {
     **{o.field: o.flag.lstrip("-") for o in options_of(Settings) if o.group in GROUPS and o.field not in ASIDE},
 }  # fmt: skip
 """Fields of the settings, with their flags."""
+OUR_LOCUSTFILES: Final = ("", "run.py")
+"""What they send the settings say."""
 SAID_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file", "prefill_concurrency",
     "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
@@ -42,17 +44,61 @@ class Workload(NamedTuple):
     words: str
 
 
-def of_settings(settings: Mapping[str, Any], model: str, simulated: bool, proxied: bool) -> Workload:
-    """Of a run of this program. ``settings``: as in run.json, of this version or another one."""
+class SentLengths(msgspec.Struct, frozen=True):
+    """Means over the requests of a run, from its run.json; None: not known."""
+
+    asked_input_tokens: float | None = None
+    input_tokens: float | None = None
+    asked_output_tokens: float | None = None
+
+    @property
+    def of_settings(self) -> bool:
+        """The lengths are those that the settings ask for, or nothing was sent."""
+        return self.asked_input_tokens is not None or self.input_tokens is None
+
+
+def of_settings(
+    settings: Mapping[str, Any], model: str, simulated: bool, proxied: bool, sent: SentLengths | None = None
+) -> Workload:
+    """Of a run of this program. ``settings``: as in run.json, of this version or another one. A locustfile of the user's own
+    sends what it likes, whatever the settings: it counts by its name, and by what it sent."""
     given = {name: settings[name] for name in DECISIVE if name in settings and settings[name] != DEFAULTS[name]}
     if isinstance(file := given.get("input_file"), str):
         given["input_file"] = PurePath(file).name  # the same one may lie elsewhere on another machine
     key = ["locust-llm", model, simulated, proxied, sorted(given.items())]
-    return Workload(_hash(key), ", ".join(filter(None, (model, *_said(settings, given), "a proxy" * proxied))))
+    own = _own_load(settings, given, sent or SentLengths())
+    if own is not None:
+        key += [own.locustfile, own.input_octave, own.output_tokens]
+    lengths = "" if own is None else own.words
+    return Workload(_hash(key), ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied))))
 
 
-def _said(settings: Mapping[str, Any], given: dict[str, Any]) -> list[str]:
-    """The load, the lengths and the limit first, then the other options that are not as they come."""
+class _OwnLoad(NamedTuple):
+    """Of a locustfile that sends prompts of its own."""
+
+    locustfile: str
+    input_octave: int | None
+    """Lengths within a factor of two are one, as no two runs have the same mean."""
+    output_tokens: float | None
+    words: str
+
+
+def _own_load(settings: Mapping[str, Any], given: Mapping[str, Any], sent: SentLengths) -> _OwnLoad | None:
+    """None: the settings say what was sent."""
+    locustfile = settings.get("locustfile")
+    name = locustfile if isinstance(locustfile, str) and locustfile not in OUR_LOCUSTFILES else ""
+    if not name and (sent.of_settings or "input_file" in given):
+        return None
+    tokens = sent.input_tokens if sent.asked_input_tokens is None else sent.asked_input_tokens
+    octave = round(math.log2(tokens)) if tokens is not None and 0 < tokens < math.inf else None
+    output = _two_digits(sent.asked_output_tokens)
+    lengths = " / ".join(f"{value:g}" if value is not None else "?" for value in (_two_digits(tokens), output))
+    return _OwnLoad(name, octave, output, f"{name or 'own'} prompts of {lengths} tokens")
+
+
+def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "") -> list[str]:
+    """The load, the lengths and the limit first, then the other options that are not as they come. ``lengths``: in place of
+    those of the settings."""
     found = []
     users, rate = given.get("users"), given.get("request_rate")
     if rate:
@@ -60,7 +106,9 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any]) -> list[str]:
         found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
     if users:
         found.append(f"{users} users")
-    if "input_file" in given or "seq_dist" in given:
+    if lengths:
+        found.append(lengths)
+    elif "input_file" in given or "seq_dist" in given:
         found.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
     else:
         ends = ("synthetic_input_tokens_mean", "output_tokens_mean")

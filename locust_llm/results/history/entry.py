@@ -14,6 +14,7 @@ from locust_llm.results.figures import Figures
 from locust_llm.results.formats.known import IN_FOLDERS, UnknownFormat, read
 
 from . import conditions
+from .conditions import SentLengths
 from .key_figures import KEY_FIGURES
 
 INVALID: Final = "INVALID"
@@ -90,6 +91,7 @@ class _Facts(msgspec.Struct):
     run: _Run
     client: _Client | None = None
     slo_status: str | None = None
+    conditions: SentLengths | None = None
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
 
@@ -142,7 +144,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     asked = run.settings.get("model")
     model = run.model or (asked if isinstance(asked, str) else "")
     tool, made_by = "locust-llm", f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
-    workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy))
+    workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy), facts.conditions)
     if run.imported:  # its settings are no more than its result says, the lengths none at all
         tool, made_by = next(iter(run.versions), run.imported), run.imported
         known_of = replace(load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None)

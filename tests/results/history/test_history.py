@@ -19,7 +19,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.results.figures import Distribution, Figures
 from locust_llm.results.history import index
 from locust_llm.results.history.choice import Choice, last, put_in_front
-from locust_llm.results.history.conditions import of_figures, of_settings
+from locust_llm.results.history.conditions import SentLengths, Workload, of_figures, of_settings
 from locust_llm.results.history.entry import Entry
 from locust_llm.results.history.index import INDEX, runs_in
 from locust_llm.results.history.key_figures import KEY_FIGURES, named
@@ -333,3 +333,26 @@ def test_any_run_json_is_read_or_named(
     assert (len(found.entries), found.note) == (1, "")
     (folder / INDEX).unlink()
     assert runs_in(folder) == found
+
+
+def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> None:
+    """Both ran with the same flags, and the flags say 550 / 128 tokens."""
+    flags, drawn = {"users": 4}, SentLengths(550.0, 551.2, 128.0)
+
+    def of(locustfile: str, *sent: float | None) -> Workload:
+        return of_settings({**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent))
+
+    default = of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)
+    assert default == of_settings(flags, "m", False, False)
+    assert default.words == "m, 4 users, 550 / 128 tokens"
+    mine = of("mine.py", None, 212.0, 40.0)
+    assert mine.words == "m, 4 users, mine.py prompts of 210 / 40 tokens"
+    assert mine.hash != default.hash
+    assert of("mine.py", None, 207.0, 40.0).hash == mine.hash  # no two runs have the same mean
+    assert of("mine.py", None, 2_100.0, 40.0).hash != mine.hash
+    assert of("mine.py", None, 212.0, 400.0).hash != mine.hash
+    assert of("other.py", None, 212.0, 40.0).hash != mine.hash
+    # a file of the same name as ours sends what no flag asked for
+    assert of("run.py", None, 212.0, 40.0).hash not in (default.hash, mine.hash)
+    assert of("run.py", None, 212.0, 40.0).words == "m, 4 users, own prompts of 210 / 40 tokens"
+    assert of("run.py", None, None, None).hash == default.hash  # nothing was answered
