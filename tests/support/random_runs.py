@@ -11,6 +11,8 @@ import heapq
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import unescape
+from itertools import pairwise, takewhile
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -32,6 +34,10 @@ from locust_llm.report.analysis.summary import Row, Summary
 
 UNIX: Final = 1_700_000_000.0
 WARMUP_S: Final = 5.0
+REFUSED: Final = {
+    "outcome": RETRIED, "status": 429, "error": "HTTP 429", "chunk_us": (), "merged": (), "first_output": None,
+    "output_tokens": None, "input_tokens": None, "tokens_from": "", "finish_reason": None,
+}  # fmt: skip
 FAILED: Final = (("unavailable", 503), ("reset", None), ("timeout", None), ("http_status", 500), ("truncated", 200))
 RULES: Final = (
     "ttft p95 < 250ms", "ttft p50 < 100ms", "ttft_from_due p90 < 1s", "itl p95 < 12ms", "request_latency p95 < 2s",
@@ -81,10 +87,25 @@ class Report:
     tables: str
     """The same with --verbose."""
     markdown: str
+    page: str
+    """The text of report.html."""
 
     @property
     def texts(self) -> dict[str, str]:
-        return {"console": self.console, "--verbose": self.tables, "summary.md": self.markdown}
+        return {
+            "console": self.console, "--verbose": self.tables, "summary.md": self.markdown, "report.html": self.page,
+        }  # fmt: skip
+
+    def table(self, head: str) -> list[list[str]]:
+        """The cells of the rows of the table in summary.md whose head begins with this word."""
+        lines = self.markdown.splitlines()
+        start = next((i for i, line in enumerate(lines) if re.match(rf"\| {re.escape(head)}\s*\|", line)), None)
+        if start is None:
+            return []
+        found = list[list[str]]()
+        for row in takewhile(lambda row: row.startswith("|"), lines[start + 2 :]):
+            found.append([unescape(cell).replace("\\", "").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]])
+        return found
 
     def row(self, tag: str) -> Row | None:
         return next((row for row in self.summary.rows if row.tag == tag), None)
@@ -116,6 +137,7 @@ def random_run(seed: int) -> Made:
     ))  # fmt: skip
     server = _Server(random, slots, a_s, b_s)
     failing, busy = random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3)), random.random() < 0.3
+    uncounted, merging, retrying, whole = (random.random() < 0.15 for _ in range(4))
     due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
     held: list[float] = []
     waits: list[float] = []
@@ -154,6 +176,12 @@ def random_run(seed: int) -> Made:
                 us.append(us[-1] + round(gap * 1e6))
             closed = sent + us[-1] / 1e6
             fields |= {"chunk_us": tuple(us), "first_output": 0, "output_tokens": count, "finish_reason": "stop"}
+            if merging and count > 1 and random.random() < 0.2:  # the first two in one read
+                fields |= {"chunk_us": (us[1], *us[1:]), "merged": ((0, us[0]), (1, us[0]))}
+            if uncounted and random.random() < 0.5:
+                fields |= {"tokens_from": "chunks", "input_tokens": None}
+            if whole and random.random() < 0.3:
+                fields |= {"chunk_us": (), "merged": (), "first_output": None, "streamed": False}
         else:
             closed = sent + random.uniform(0.001, 2.0)
             fields |= {"message": f"it {outcome}", "input_tokens": None, "tokens_from": ""}
@@ -161,6 +189,7 @@ def random_run(seed: int) -> Made:
             outcome, closed = CUT, warmup_s + seconds + 3.0
             seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
             fields |= {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
+            fields |= {"merged": ()} if len(seen) < 2 else {}
             if sent > closed:
                 fields |= {"closed_at": sent}
                 closed = sent
@@ -173,6 +202,11 @@ def random_run(seed: int) -> Made:
         made.queue_s[id_], made.prefill_s[id_] = queue_s, prefill_s
         made.gate_s[id_] = admitted - asked if gated else 0.0
         fields["error"] = fields.pop("message", "")
+        if retrying and not gated and random.random() < 0.1:
+            made.records.append(Record(**fields | REFUSED | {"closed_at": sent + 0.001}))
+            fields |= {"id": f"{id_}.2", "attempt": 2}
+            for truth in (made.queue_s, made.prefill_s, made.gate_s):
+                truth[f"{id_}.2"] = truth[id_]
         made.records.append(Record(**fields))
         if not open_loop:
             heapq.heappush(free, closed + 1e-4)
@@ -291,7 +325,7 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
 
 
 def reported(made: Made, folder: Path) -> Report:
-    """The report as a run makes it, without the page and the drawings."""
+    """The report as a run makes it."""
     folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.encode
     (folder / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in made.records))
@@ -301,7 +335,10 @@ def reported(made: Made, folder: Path) -> Report:
     summary = build.write(folder, made.run)
     verbose = text.console(summary, made.run, folder)
     on_console = " ".join(ending.ending(summary, made.run, folder).split())
-    return Report(made, made.run, summary, on_console, verbose, (folder / "summary.md").read_text())
+    page = (folder / "report.html").read_text()
+    page = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", page, flags=re.S)
+    page = unescape(re.sub(r"<[^>]+>", " ", page))
+    return Report(made, made.run, summary, on_console, verbose, (folder / "summary.md").read_text(), page)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -398,6 +435,9 @@ def tables_agree_with_the_records(report: Report) -> Iterator[str]:
                 yield f"{tag} p{percentile:g} {value}, by the records {np.percentile(known, percentile)}"
 
 
+QUEUE_PART: Final = rf"({DURATION}|%) the server's queue|\| the server's queue|the server's queue {DURATION}"
+
+
 @check
 def no_part_exists_that_the_run_did_not_have(report: Report) -> Iterator[str]:
     """A gate without a gate; a queue that the server did not report; waits at a gate that are the event loop's."""
@@ -405,9 +445,7 @@ def no_part_exists_that_the_run_did_not_have(report: Report) -> Iterator[str]:
     for where, said in report.texts.items():
         if not made.gated and re.search(r"\bms the gate|% the gate|\| the gate|\bs the gate|^the gate ", said, re.M):
             yield f"{where}: a part is the gate's in a run without one"
-        if made.told < 0.9 * len(made.answered) and re.search(
-            r"the server's queue\b(?! is)", said.split("## Notes")[0]
-        ):
+        if made.told < 0.9 * len(made.answered) and re.search(QUEUE_PART, said):
             yield f"{where}: the server's queue has a part, and the server reported {made.told} of {len(made.answered)}"
         if re.search(r"\(estimated\)|all estimated|others' work|its own prefill", said):
             yield f"{where}: an estimate"
@@ -549,3 +587,121 @@ def kind_of_loop_is_that_of_the_settings(report: Report) -> Iterator[str]:
         wrong = "Closed loop:" if open_loop else "Open loop:"
         if wrong in report.texts[where]:
             yield f"{where}: {wrong}"
+
+
+def number_of(cell: str) -> float | None:
+    """``607``, ``97*``, ``0.61s``, ``95.6ms``, ``12,346``; None: no number."""
+    found = re.match(r"(-?[\d,]*\.?\d+)", cell)
+    return float(found[1].replace(",", "")) if found else None
+
+
+@check
+def rows_are_in_order(report: Report) -> Iterator[str]:
+    """min, p50, p90, p95, p99, max; the mean between the ends."""
+    for row in report.summary.rows:
+        values = [row.min, *(value for _, value in sorted(row.percentiles.items())), row.max]
+        known = [value for value in values if value is not None]
+        if any(after < before - 1e-9 for before, after in pairwise(known)):
+            yield f"{row.tag}: {known}"
+        if row.avg is not None and len(known) > 1 and not known[0] - 1e-6 <= row.avg <= known[-1] + 1e-6:
+            yield f"{row.tag}: a mean of {row.avg}, of values from {known[0]} to {known[-1]}"
+
+
+@check
+def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
+    """In the table of rules: within the limit of a rule that passed, beyond it of one that failed; in its interval."""
+    for cells in report.table("SLO"):
+        rule, result, observed, interval = cells[:4]
+        limit = re.search(r"(<|>)=? ?([\d.]+) ?(\S*)$", rule.partition(" given ")[0])
+        value = number_of(observed)
+        if limit is None or value is None or "to" in observed or observed.startswith("\N{GREATER-THAN OR EQUAL TO}"):
+            continue
+        within = value < float(limit[2]) if limit[1] == "<" else value > float(limit[2])
+        if not observed.endswith(limit[3]):
+            yield f"{rule}: observed {observed}, in another unit"
+        elif (result == "PASS" and not within) or (result == "FAIL" and within):
+            yield f"{rule}: {result}, observed {observed}"
+        ends = re.match(r"([\d.,]+)\S* to ([\d.,]+)", interval)
+        if ends and not number_of(ends[1]) <= value <= number_of(ends[2]):  # type: ignore[operator]
+            yield f"{rule}: observed {observed}, outside of {interval}"
+
+
+@check
+def console_and_tables_have_the_same_figures(report: Report) -> Iterator[str]:
+    """To the digits of the coarser one."""
+    tables = {cells[0]: cells[1:] for cells in report.table("Metric")}
+    names = {"TTFT (ms)": "Time to First Token (ms)", "ITL (ms)": "Inter Token Latency (ms)"}
+    label = r"TTFT from Due \(ms\)|TTFT \(ms\)|ITL \(ms\)|Longest Stall \(ms\)|Request Latency \(ms\)"
+    cell = r"(?: +[\d.,]+\*?)"
+    for name, cells in re.findall(rf"({label})((?:{cell}){{3}})", report.console):
+        full = tables.get(names.get(name, name))
+        if full is None:
+            yield f"{name} is on the console alone"
+            continue
+        for here, there in zip(cells.split(), full[:3], strict=True):
+            ours, theirs = number_of(here), number_of(there)
+            decimals = min(len(text.rstrip("*").partition(".")[2]) for text in (here, there))
+            if ours is not None and theirs is not None and abs(ours - theirs) > 0.51 * 10.0**-decimals:
+                yield f"{name}: {here} on the console, {there} in summary.md"
+
+
+@check
+def failures_add_up(report: Report) -> Iterator[str]:
+    failed = sum(record.outcome not in (OK, CUT, CANCELLED) for record in report.made.profiling)
+    listed = sum(int(cells[3]) for cells in report.table("Outcome"))
+    if report.made.answered and listed != failed:
+        yield f"{listed} in the table of failures, by the records {failed}"
+
+
+@check
+def names_add_up(report: Report) -> Iterator[str]:
+    """The rows by name have all requests."""
+    rows = report.table("Name") or report.table("name")
+    if rows and all(number_of(cells[1]) is not None for cells in rows):
+        ok = sum(int(number_of(cells[1]) or 0) for cells in rows)
+        if ok != len(report.made.answered):
+            yield f"{ok} answered by name, by the records {len(report.made.answered)}"
+
+
+@check
+def rates_are_counts_over_time(report: Report) -> Iterator[str]:
+    seconds = report.summary.conditions.duration_s
+    tokens = sum(record.output_tokens or 0 for record in report.made.answered)
+    row = report.row("output_token_throughput")
+    if seconds and row is not None and row.avg is not None and not near(row.avg, tokens / seconds):
+        yield f"{row.avg} output tokens/s, by the records {tokens / seconds}"
+    for written in re.findall(r"From \d+ answered requests? in ([\d.,]+) s", report.console):
+        if seconds and not near(float(written.replace(",", "")), seconds):
+            yield f"{written} s on the console, and the duration is {seconds}"
+
+
+@check
+def verdict_on_the_load_generator_is_one(report: Report) -> Iterator[str]:
+    level = None if report.summary.client is None else report.summary.client.level
+    for where, said in report.texts.items():
+        for one in re.findall(
+            r"(?:client verdict|load-generator health|load generator health):? (OK|DEGRADED|INVALID)", said
+        ):
+            if one != level:
+                yield f"{where}: {one}, and it is {level}"
+        for one in re.findall(r"CLIENT (OK|DEGRADED|INVALID):", said):
+            if one != level:
+                yield f"{where}: CLIENT {one}, and it is {level}"
+
+
+@check
+def what_was_offered_and_delivered_is_one(report: Report) -> Iterator[str]:
+    delivered = re.search(r"delivered\s*\| ([\d.]+)%", report.markdown)
+    if delivered and float(delivered[1]) > 99.9 and "Not delivered" in report.console:
+        yield f"not delivered, and delivered {delivered[1]}%"
+    completed = re.search(r"completed\s*\| ([\d.]+)%", report.markdown)
+    if completed and float(completed[1]) > 99.9 and "Overloaded" in report.console:
+        yield f"overloaded, and completed {completed[1]}%"
+
+
+@check
+def notes_about_tokens_go_with_the_records(report: Report) -> Iterator[str]:
+    counted = sum(record.tokens_from == "usage" for record in report.made.answered)
+    every = "counted by the server (usage) for every request" in report.markdown
+    if report.made.answered and every != (counted == len(report.made.answered)):
+        yield f"tokens of every request counted: {every}, by the records {counted} of {len(report.made.answered)}"

@@ -78,10 +78,20 @@ def interval(result: SloResult) -> str:
     if result.worst is not None and result.high == math.inf:
         return f"{brief(result.low, result.unit)} and more"
     reach = _reach(result)
-    low, high = (
-        "?" if end is None else supported(end, reach, result.unit, more=1) for end in (result.low, result.high)
-    )
+    low, high = (_end(end, reach, result) for end in (result.low, result.high))
     return f"{low} to {high}"
+
+
+def _end(end: float | None, reach: float | None, result: SloResult) -> str:
+    """As many digits as the interval is good for; more where these would leave the figure outside of it."""
+    if end is None:
+        return "?"
+    text = supported(end, reach, result.unit, more=1)
+    if result.observed is None or not math.isfinite(end) or not math.isfinite(result.observed):
+        return text
+    rounded = float(text.removesuffix(result.unit).replace(",", ""))
+    beside = (end <= result.observed < rounded) or (rounded < result.observed <= end)
+    return brief(end, result.unit) if beside else text
 
 
 def _keeps_its_side(text: str, result: SloResult) -> bool:
