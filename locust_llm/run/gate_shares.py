@@ -121,6 +121,11 @@ class Shares:
             part.reserved = UNLIMITED if part.share is None else max(part.share, status.used)
         self._share_out(anew=joins)
 
+    def excuse(self, held_s: float) -> None:
+        """For so long the control has heard nobody, as it was stopped itself."""
+        for part in self._processes.values():
+            part.seen_at += held_s
+
     def expire(self, now: float) -> list[str]:
         """Time has passed: shares of silent processes go to the others, as soon as they cannot be in use any more. Returns
         those that have just become silent."""

@@ -440,6 +440,7 @@ def test_a_machine_that_is_stopped_for_a_while_loses_nothing(server: Server, tmp
     assert its.master.returncode == 0, its.log("master")
     assert len(its.records()) == len(server.rows())
     assert its.run["records_lost"] == 0
+    assert not any("stopped reporting" in note for note in its.run["notes"])
 
 
 @pytest.mark.full

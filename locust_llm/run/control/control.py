@@ -30,7 +30,7 @@ from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
-from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
+from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 from locust_llm.run.schedule import primed
 
 from .context import RunContext, TimeSource
@@ -221,7 +221,10 @@ class Control:
         while True:
             before = self._time.monotonic()
             self._time.sleep(WORKERS_S)
-            self._workers.excuse(self._time.monotonic() - before - WORKERS_S)
+            held_s = self._time.monotonic() - before - WORKERS_S
+            if held_s > HELD_S:
+                self._workers.excuse(held_s)
+                self.phases.limit.shares.excuse(held_s)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 share = "" if self.limit is None else ": its share of the prefill limit went to the others"
                 if self.draining:  # it ends what it has, and hands it over

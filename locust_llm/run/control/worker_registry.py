@@ -17,7 +17,7 @@ from locust_llm.core.journal import JOURNALS, read_journal, records_of
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.core.text import duration, many
-from locust_llm.run.protocol import GONE_S, HELD_S, LOCAL, Records
+from locust_llm.run.protocol import GONE_S, LOCAL, Records
 from locust_llm.run.worker.outbox import Inbox, frames
 
 QUIET_S: Final = 1.0
@@ -179,11 +179,9 @@ class WorkerRegistry:
         ]  # fmt: skip
 
     def excuse(self, held_s: float) -> None:
-        """So long this process did nothing beyond what it had meant to wait: where that is long, it was stopped itself,
-        perhaps with its whole machine, and has heard nobody."""
-        if held_s > HELD_S:
-            for worker in self._members.values():
-                worker.seen_at += held_s
+        """For so long the control has heard nobody, as it was stopped itself, perhaps with its whole machine."""
+        for worker in self._members.values():
+            worker.seen_at += held_s
 
     def recover(self, name: str) -> list[Record]:
         """The records that it had made and not delivered, as far as its disk can be read here."""
