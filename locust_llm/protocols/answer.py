@@ -19,7 +19,7 @@ from locust_llm.core.record import OK
 from .content import call_of, has_arguments, has_text, is_encrypted, is_summary, parts_of
 from .error_forms import complaint_in, failed_base, is_error, message_in
 from .lenient import fitted
-from .token_counts import CACHED, INPUT, OUTPUT, REASONING, Settled, TokenCounts, Usage, take
+from .token_counts import CACHED, INPUT, MAX_COUNT, OUTPUT, REASONING, Settled, TokenCounts, Usage, take
 from .token_counts import Count as Count
 from .token_counts import count as count
 
@@ -62,15 +62,24 @@ class Delta(msgspec.Struct, gc=False):
         else:
             output, thought = parts_of(content) if content else (False, False)
         output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
-        thought = (
-            thought
-            or has_text(self.reasoning_content)
-            or has_text(self.reasoning)
-            or has_text(self.thinking)
-            or has_text(self.thinking_blocks)
-            or has_text(self.reasoning_details)
+        thoughts = self.reasoning_content, self.reasoning, self.thinking, self.thinking_blocks, self.reasoning_details
+        return output, thought or any(value is not None and has_text(value) for value in thoughts)
+
+    @property
+    def alone(self) -> bool:
+        """There is nothing beside its content."""
+        return (
+            self.tool_calls is None
+            and self.reasoning_content is None
+            and self.reasoning is None
+            and self.refusal is None
+            and self.function_call is None
+            and self.thinking is None
+            and self.reasoning_details is None
+            and self.thinking_blocks is None
+            and self.images is None
+            and self.audio is None
         )
-        return output, thought
 
     @property
     def details(self) -> Any:
@@ -117,6 +126,11 @@ class Text(msgspec.Struct, gc=False):
     usage: Usage | None = None
     error: Any = None
     details: ClassVar[None] = None
+    alone: ClassVar[bool] = True
+
+    @property
+    def bare(self) -> bool:
+        return self.error is None
 
     @property
     def delta(self) -> "Text":
@@ -375,16 +389,20 @@ class Completion:
     ) -> None:
         """Tokens as the server counts them. The last count above zero wins: one that is missing, or zero, erases none."""
         counts = self.counts
-        if input_ is not None:
+        if input_.__class__ is int and 0 < input_ < MAX_COUNT:  # the usual, which is to be fast
+            counts.input = input_
+        elif input_ is not None:
             take(counts, "input", INPUT, input_)
-        if output is not None:
+        if output.__class__ is int and 0 < output < MAX_COUNT:
+            counts.output = output
+        elif output is not None:
             take(counts, "output", OUTPUT, output)
         if reasoning is not None:
             take(counts, "reasoning", REASONING, reasoning)
         if cached is not None:
             take(counts, "cached", CACHED, cached)
         if total is not None:
-            counts.total = count(total)
+            counts.total = total if total.__class__ is int else count(total)
 
     def finish(self, reason: str, choice: Index = None) -> None:
         """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``, ..."""

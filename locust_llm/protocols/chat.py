@@ -24,6 +24,11 @@ class Choice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
     """Of OpenRouter."""
 
     @property
+    def bare(self) -> bool:
+        """It has no more than a delta."""
+        return self.message is None and self.error is None
+
+    @property
     def plain(self) -> bool:
         """It adds a text, and nothing else."""
         text = self.delta is not None and self.delta.text_alone
@@ -60,6 +65,11 @@ class Message(Failure, Generic[C], gc=False):
         return not more and self.x_groq is None and self.base_resp is None
 
     @property
+    def unharmed(self) -> bool:
+        """It has nothing that may be an error beside its choices."""
+        return not self.error and self.object != "error" and self.base_resp is None and self.x_groq is None
+
+    @property
     def counts(self) -> Usage | None:
         """Its usage, wherever it is."""
         if self.usage is not None:
@@ -80,17 +90,26 @@ class Choices(Protocol[Message[Any]]):
     count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
-        if self._failed(answer, message, data):
+        choices, usage = message.choices, message.usage
+        if (not choices or not message.unharmed) and self._failed(answer, message, data):
             return False
         chunk = output = False
         begun = answer.content
-        for choice in message.choices or ():
+        for choice in choices or ():
             if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
                 answer.finish(reason, choice.index)
             delta, has_output, has_thought = choice.delta, False, False
             if delta is not None:
-                has_output, has_thought = _brought(answer, delta, choice)
-            if not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
+                if delta.content.__class__ is str and delta.alone:  # nearly all of them, so it is to be fast
+                    has_output = delta.content != ""
+                else:
+                    has_output, has_thought = _brought(answer, delta, choice)
+            if choice.bare:
+                pass
+            elif choice.error and is_error(choice.error):
+                answer.fail(choice.error, data)
+                return False
+            elif not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
                 delta = choice.message  # the whole answer, as one event
                 has_output, has_thought = _brought(answer, delta, choice)
             if has_output or has_thought:
@@ -102,12 +121,12 @@ class Choices(Protocol[Message[Any]]):
                     answer.deltas.append(delta)
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
-        if (usage := message.counts) is not None:
+        if usage is not None or (usage := message.counts) is not None:
             if chunk and (so_far := count(usage.output)):
                 answer.counted_by.append(so_far)
                 answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far
             answer.closing = answer.closing or bool(answer.finished)
-            _count(answer, usage, final=not message.choices)
+            _count(answer, usage, final=not choices)
         if message.timings:
             answer.timings = message.timings
         if message.metrics:
@@ -115,19 +134,13 @@ class Choices(Protocol[Message[Any]]):
         return chunk
 
     def _failed(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
-        """It is or holds an error."""
-        if (message.error or message.object == "error" or message.base_resp) and answer.failed(message, data):
-            return True
+        """It is an error, or has one beside its choices."""
+        if message.failed:
+            return answer.failed(message, data)
         if message.x_groq is not None and is_error(message.x_groq.error):
             answer.fail(message.x_groq.error, data)
             return True
-        if not message.choices:
-            return message.usage is None and answer.look_for_error(data)
-        for choice in message.choices:
-            if choice.error and is_error(choice.error):
-                answer.fail(choice.error, data)
-                return True
-        return False
+        return not message.choices and message.usage is None and answer.look_for_error(data)
 
     def form(self, data: bytes) -> tuple[bytes, bytes]:
         text = TEXT.search(data)

@@ -155,7 +155,7 @@ class AnthropicMessages(Protocol[Event]):
 
 
 def _block_delta(answer: Completion, index: Index, delta: Block) -> bool:
-    if delta.text or delta.thinking or delta.partial_json:
+    if not answer.content and (delta.text or delta.thinking or delta.partial_json):
         _forget_early_count(answer)
     if delta.text:
         return answer.add_text(delta.text)

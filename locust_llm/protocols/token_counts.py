@@ -129,6 +129,8 @@ def _with_reasoning(counts: TokenCounts, written: int, thought: int | None, *, r
 
 def count(value: Any) -> int | None:
     """A number of tokens, if it can be one."""
+    if value.__class__ is int:
+        return value if 0 <= value < MAX_COUNT else None
     if isinstance(value, str) and len(value) <= MAX_DIGITS and value.isascii() and value.isdigit():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -41,8 +41,8 @@ class Seen(NamedTuple):
 
     @property
     def itl_s(self) -> float | None:
-        """The mean one; None with a single token."""
-        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 else None
+        """The mean one; None with a single token, or where all came at once."""
+        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 and self.decode_s > 0 else None
 
     @property
     def tokens_a_chunk(self) -> float:

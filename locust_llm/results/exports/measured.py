@@ -53,14 +53,13 @@ class Measured:
 
     @property
     def tpot_s(self) -> Floats:
-        """(latency - TTFT) / (output tokens - 1), of answers of two tokens and more."""
+        """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was hidden, that is it."""
         return _known(
-            (one.latency_s - one.ttft_s) / (one.output_tokens - 1)
+            itl_s
+            if one.hidden_tokens or one.latency_s is None or one.ttft_s is None
+            else (one.latency_s - one.ttft_s) / (one.output_tokens - 1)
             for one in self.ok
-            if one.latency_s is not None
-            and one.ttft_s is not None
-            and (one.output_tokens or 0) > 1
-            and one.output_tokens
+            if (itl_s := one.itl_s) is not None and one.output_tokens is not None and one.output_tokens > 1
         )
 
     @property
