@@ -78,7 +78,16 @@ def _main(argv: Sequence[str] | None) -> int:
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)
-    return command(words[1:])
+    try:
+        return command(words[1:])
+    except SystemExit as ended:
+        if ended.code == USAGE_ERROR and command not in OF_LOCUST:
+            raise SystemExit(ExitStatus.REFUSED) from None
+        raise
+
+
+USAGE_ERROR: Final = 2
+"""Of argparse. Of a run it would be that the load generator broke, so our parser of a run has no such status."""
 
 
 def _unknown(word: str) -> str:
@@ -153,7 +162,8 @@ def simulate(words: list[str]) -> int:
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
     )
     add_arguments(parser)
-    return serve(parser.parse_args(words))
+    status = serve(parser.parse_args(words))
+    return ExitStatus.REFUSED if status == USAGE_ERROR else status
 
 
 def report(words: list[str]) -> int:
@@ -357,6 +367,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "scenario": scenario,
     "upload": upload,
 }
+OF_LOCUST: Final = (run, ab, probe, demo)
 REMOVED: Final = {
     "manifest": "manifest was removed: change deploy/kubernetes by the patch in docs/kubernetes.md",
 }

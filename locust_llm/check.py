@@ -357,7 +357,7 @@ def line(finding: Finding) -> str:
 def command(words: list[str]) -> int:
     """0 if a run can start, 1 with a problem."""
     parser = _parser()
-    refusal = next(unknown_options(words, parser._option_string_actions), "")
+    refusal = unknown_options(words, parser._option_string_actions)
     if not refusal:
         options = parser.parse_args(words)
         try:

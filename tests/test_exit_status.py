@@ -1,7 +1,11 @@
 """Exit statuses: which one wins where several apply."""
 
+import subprocess
+import sys
+
 import pytest
 
+from locust_llm.__main__ import COMMANDS, OF_LOCUST, main
 from locust_llm.exit_status import ExitStatus, worst
 
 OWN = 77
@@ -31,3 +35,44 @@ def test_numbers_that_users_know_stay() -> None:
         ("OK", 0), ("FAILED_REQUESTS", 1), ("BROKEN", 2), ("RULE_FAILED", 3), ("INCONCLUSIVE", 4), ("REFUSED", 5),
         ("INCOMPLETE", 6),
     ]  # fmt: skip
+
+
+def status_of(*words: str) -> int | str | None:
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return ended.code
+
+
+OTHERS = [name for name, command in COMMANDS.items() if command not in OF_LOCUST]
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_a_wrong_option_of_a_command_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(command, "--no-such-option", "x") == ExitStatus.REFUSED
+    assert "error: " in capsys.readouterr().err
+    assert status_of(command, "--help") == ExitStatus.OK
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("report",), ("compare",), ("audit",), ("import",), ("export",), ("plan",), ("figure",), ("twin", "nothing"),
+     ("twin", "fit"), ("twin", "predict"), ("twin", "drift"), ("simulate", "--port", "x"), ("history", "--last", "x"),
+     ("pareto",), ("comment",), ("upload",), ("import", "a", "--load", "x")],
+)  # fmt: skip
+def test_so_is_what_is_missing_or_no_value(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(*words) == ExitStatus.REFUSED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [("run", "-u", "x"), ("run", "-u"), ("run", "--ui", "none"), ("probe", "--rounds", "x"), ("ab",), ("run", "-q")],
+)
+def test_so_is_it_in_a_run(words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    assert done.stderr.startswith("locust-llm: error: ")
+    assert "Traceback" not in done.stderr

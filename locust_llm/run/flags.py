@@ -209,7 +209,7 @@ MEANT: Final = {
     "--request-count": ("num-prompts", "num-requests", "max-requests", "max-num-completed-requests",
                         "max-requests-per-run", "requests"),
     "--request-rate": ("rate", "qps", "rps"),
-    "--arrival-smoothness": ("burstiness",),
+    "--arrival-smoothness": ("burstiness", "vllm-burstiness"),
     "--request-rate-ramp-duration": ("ramp-up", "rampup", "ramp"),
     "--input-file": ("dataset", "dataset-path", "data", "prompts", "input"),
     "--custom-dataset-type": ("dataset-name", "dataset-type"),
@@ -221,14 +221,30 @@ MEANT: Final = {
     "--extra-inputs temperature:0.5": ("temperature",),
     "--extra-inputs": ("extra-body", "extra-request-body", "additional-sampling-params"),
     "--random-seed": ("seed",),
-    "--warmup-request-count": ("num-warmups", "warmup-requests", "warmup"),
+    "--synthetic-input-tokens-stddev": ("isl-stddev",),
+    "--output-tokens-stddev": ("osl-stddev",),
+    "--num-sessions": ("conversation-num", "num-conversations"),
+    "--arrival-pattern": ("request-rate-mode",),
+    "--replay-speedup": ("synthesis-speedup-ratio",),
+    "--endpoint": ("custom-endpoint",),
+    "--max-tokens-field": ("use-legacy-max-tokens",),
+    "--loglevel": ("log-level",),
+    "--metrics-url": ("gpu-telemetry",),
+    "--find-max": ("search-recipe", "search-metric", "search-space"),
+    "--idle-cap": ("max-idle-gap-cap-seconds", "trace-idle-gap-cap-seconds", "inter-turn-delay-cap-seconds"),
+    "--trajectory-start": ("trajectory-start-min-ratio", "trajectory-start-max-ratio"),
+    "--stage-duration": ("slice-duration",),
+    "--warmup-request-count": ("num-warmups", "warmup-requests", "warmup", "num-warmup-requests"),
     "--api-key-file, or OPENAI_API_KEY in the environment,": ("api-key", "token", "openai-api-key"),
-    "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir", "output", "out"),
+    "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir", "output-artifact-dir",
+                     "output", "out"),
     "--endpoint-type": ("backend", "api-type", "request-type"),
     "--model": ("model-name", "served-model-name", "api-model-name", "model-names", "engine"),
     "--model-mix": ("lora-modules", "model-selection-strategy"),
     "--percentiles": ("metric-percentiles",),
-    "--slo": ("threshold", "thresholds", "max-error-rate"),
+    "--slo": ("threshold", "thresholds", "max-error-rate", "ttft-sla-ms", "tpot-sla-ms", "itl-sla-ms", "e2e-sla-ms",
+              "error-rate-sla", "search-sla"),
+    "--slo 'abort: error_rate < 5%'": ("failed-request-threshold",),
     "--repeats": ("num-profile-runs", "num-runs"),
     "--request-timeout": ("timeout", "request-timeout-seconds"),
     "--header": ("headers",),
@@ -237,6 +253,57 @@ MEANT: Final = {
 """By what it is here: the names that other load testers have for it (AIPerf, vllm bench, guidellm, genai-bench, llmperf,
 k6)."""
 OF_PEERS: Final = {f"--{name}": here for here, names in MEANT.items() for name in names}
+SAME: Final = {
+    "--users": ("concurrency", "max-concurrency", "num-users"),
+    "--run-time": ("benchmark-duration", "max-seconds"),
+    "--stop-timeout": ("benchmark-grace-period",),
+    "--host": ("url", "base-url", "target"),
+    "--request-count": ("num-requests", "num-prompts", "max-requests"),
+    "--synthetic-input-tokens-mean": ("isl", "random-input-len"),
+    "--synthetic-input-tokens-stddev": ("isl-stddev",),
+    "--output-tokens-mean": ("osl", "random-output-len"),
+    "--output-tokens-stddev": ("osl-stddev",),
+    "--num-sessions": ("conversation-num", "num-conversations"),
+    "--request-timeout": ("request-timeout-seconds",),
+    "--arrival-pattern": ("request-rate-mode",),
+    "--arrival-smoothness": ("vllm-burstiness", "burstiness"),
+    "--warmup-request-count": ("num-warmup-requests", "num-warmups"),
+    "--random-seed": ("seed",),
+    "--model": ("model-names",),
+    "--repeats": ("num-profile-runs",),
+    "--replay-speedup": ("synthesis-speedup-ratio",),
+    "--endpoint": ("custom-endpoint",),
+    "--percentiles": ("metric-percentiles",),
+    "--report-dir": ("artifact-dir", "output-artifact-dir", "result-dir"),
+}  # fmt: skip
+"""Names that a run takes as well, as they mean the same with AIPerf, vllm bench or guidellm."""
+_TOOL_OPTIONS: Final = (
+    "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "burst-phase-starts", "cache-bust",
+    "concurrency-ramp-duration", "confidence-level", "connection-reuse-strategy", "convergence-metric",
+    "convergence-threshold", "dashboard", "dataset-filter", "enable-trust-remote-code", "export-http-trace",
+    "export-level", "export-outputs-json", "extra-verbose", "hf-subset", "image-source", "mlflow",
+    "network-latency-automatic", "network-latency-mean", "no-gpu-telemetry", "no-sweep-table",
+    "num-warmup-sessions", "optuna-sampler", "otel-url", "plot-required", "profile-export-file",
+    "profile-export-prefix", "profile-run-cooldown-seconds", "prompt-corpus", "public-dataset", "ramp-up-strategy",
+    "record-processor-service-count", "record-processors", "reset-kv-cache", "save-detailed", "save-result",
+    "search-direction", "server-profiler", "show-trace-timing", "stats-interval", "system-prompt",
+    "system-prompt-file", "tokenizer-mode", "tokenizer-revision", "tokenizer-trust-remote-code",
+    "trust-remote-code", "ui", "ui-type", "url-strategy", "use-server-token-count", "wandb",
+    "warmup-arrival-pattern", "warmup-grace-period", "workers-max", "workers-min", "zmq-host", "zmq-ipc-path",
+)  # fmt: skip
+WITHOUT: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
+"""Options of these tools without an equivalent: most are of their own processes, consoles and files."""
+
+
+def accept_peers(parser: ArgumentParser) -> None:
+    """Let the parser take the names that mean the same with other load testers; its help has ours alone."""
+    actions = parser._option_string_actions
+    for here, names in SAME.items():
+        for name in names:
+            if here in actions:
+                actions.setdefault(f"--{name}", actions[here])
+    if "--model" in actions:
+        actions.setdefault("-m", actions["--model"])  # of AIPerf
 
 
 def introduce(parser: LocustArgumentParser, program: str) -> None:
@@ -254,30 +321,53 @@ def introduce(parser: LocustArgumentParser, program: str) -> None:
             shows.version = versions()
 
 
-def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Of each long option that is none of ``known``, nor the beginning of just one: a sentence with what was meant. Values
-    are left out: one may be a key.
+def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
+    """All long options that are none of ``known``, nor the beginning of just one, in one sentence with what was meant;
+    empty: there are none. Values are left out: one may be a key.
 
     What is an option of another load tester is none here even where a longer one of ours begins so (--api-key).
     """
-    for word in words:
-        name = word.partition("=")[0]
+    wrong = dict[str, str]()
+    for word, after in pairwise((*words, "")):
+        name, equals, value = word.partition("=")
         if word == "--":
-            return
-        if not name.startswith("--") or name in known:
+            break
+        if not name.startswith("--"):
             continue
-        if here := OF_PEERS.get(name):
-            yield f"there is no {name}: it is {here} here"
-        elif len(longer := sorted((flag for flag in known if flag.startswith(name)), key=len)) != 1:
-            near = longer or difflib.get_close_matches(name, known)
-            yield f"there is no option {name}{f': did you mean {near[0]}?' if near else ''}"
+        if name in known:
+            if name in LISTS and "," in (value if equals else after):
+                wrong[name] = "takes one number: several are --sweep concurrency=1,2,4 here"
+        elif meant := _meant(name, known):
+            wrong[name] = meant
+    if len(wrong) == 1:
+        ((name, meant),) = wrong.items()
+        return f"{name} {meant}" if name in known else f"there is no {name}: {meant}"
+    listed = "; ".join(f"{name}: {meant}" for name, meant in wrong.items())
+    return f"{len(wrong)} options are not as they are here: {listed}" if wrong else ""
+
+
+LISTS: Final = ("--concurrency", "--max-concurrency")
+"""Names whose values may be lists with AIPerf, which make a sweep of the run."""
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """What an option that is not known is here; empty: the beginning of just one."""
+    if here := OF_PEERS.get(name):
+        return f"it is {here} here"
+    if name in WITHOUT:
+        return "it has no equivalent here"
+    longer = sorted((flag for flag in known if flag.startswith(name)), key=len)
+    if len(longer) == 1:
+        return ""
+    near = longer or difflib.get_close_matches(name, [flag for flag in known if flag.startswith("--")], cutoff=0.75)
+    return f"did you mean {near[0]}?" if near else "--help has all options"
 
 
 def hosts_of(words: Sequence[str]) -> Iterator[str]:
     """What stands behind --host on a command line, each time."""
     for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
-        if name in ("--host", "-H"):
+        if name in ("--host", "-H", *(f"--{other}" for other in SAME["--host"])):
             yield value if equals else after
 
 

@@ -46,6 +46,7 @@ from .flags import (
     OF_SETTINGS,
     OPTIONS,
     Refused,
+    accept_peers,
     add_groups,
     auto_processes,
     command_line,
@@ -73,6 +74,7 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
     """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
     add_groups(parser, OPTIONS)
     auto_processes(parser)
+    accept_peers(parser)
     introduce(parser, sys.argv[0])
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)
@@ -111,14 +113,15 @@ _checked = False
 
 def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
     parse = parser.parse_args
+    parser.error = refuse  # type: ignore[method-assign]  # argparse would end with status 2
 
     def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
         global _checked
         try:
-            for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
-                refuse(wrong if ":" in wrong else f"{wrong}: locust-llm run --help has all of them")
-            options = with_scenario(parser, lambda: parse(args, namespace))
             words = sys.argv[1:] if args is None else args
+            if wrong := unknown_options(words, parser._option_string_actions):
+                refuse(wrong)
+            options = with_scenario(parser, lambda: parse(args, namespace))
             for wrong in misplaced_hosts(words, options.user_classes):
                 refuse(wrong)
             take_host(options)

@@ -10,7 +10,7 @@ from locust_llm.__main__ import COMMANDS, OF_OTHERS, main
 from locust_llm.core.machine import versions
 from locust_llm.core.options.option import GROUPS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, unknown_options
+from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, SAME, WITHOUT, unknown_options
 from locust_llm.run.options import add_options
 
 FLAGS = {option.flag for option in OPTIONS}
@@ -45,7 +45,7 @@ def test_help_of_locust_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_other_tools_call_an_option_is_named_here() -> None:
-    known = {"-u", "-t", "-s", "--host", "--processes", *FLAGS, "--no-streaming"}
+    known = {"-u", "-t", "-s", "--host", "--processes", "--loglevel", *FLAGS, "--no-streaming"}
     assert {shlex.split(here)[0].rstrip(",") for here in MEANT} <= known
     assert set(OF_PEERS).isdisjoint(known)
 
@@ -53,17 +53,28 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--concurrency", "30"], "there is no --concurrency: it is -u here"),
-        (["--num-prompts=100"], "there is no --num-prompts: it is --request-count here"),
+        (["--workers", "30"], "there is no --workers: it is --processes here"),
+        (["--rps=100"], "there is no --rps: it is --request-rate here"),
+        (["--ui", "none"], "there is no --ui: it has no equivalent here"),
+        (["--concurrency", "1,2"], "--concurrency takes one number: several are --sweep concurrency=1,2,4 here"),
+        (
+            ["--ui", "none", "--isl=5", "--workers-max", "2", "--goodputt", "x", "--log-level", "info", "--ui=x"],
+            "4 options are not as they are here: --ui: it has no equivalent here; --workers-max: it has no equivalent "
+            "here; --goodputt: did you mean --goodput?; --log-level: it is --loglevel here",
+        ),
+        (
+            ["--url", "a:1", "--url=b:1"],
+            "more than one address is given: name one server, or the replicas of one with commas between",
+        ),
         (["--max-tokens", "7"], "there is no --max-tokens: it is --output-tokens-mean here"),
         (
             ["--api-key", "sk-1"],
             "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here",
         ),
-        (["--prefil-concurrency", "3"], "there is no option --prefil-concurrency: did you mean --prefill-concurrency?"),
-        (["--qqqqqqqq"], "there is no option --qqqqqqqq: locust-llm run --help has all of them"),
-        (["--request-rat", "5"], "there is no option --request-rat: did you mean --request-rate?"),
-        (["--prefil=2"], "there is no option --prefil: did you mean --prefill-concurrency?"),
+        (["--prefil-concurrency", "3"], "there is no --prefil-concurrency: did you mean --prefill-concurrency?"),
+        (["--qqqqqqqq"], "there is no --qqqqqqqq: --help has all options"),
+        (["--request-rat", "5"], "there is no --request-rat: did you mean --request-rate?"),
+        (["--prefil=2"], "there is no --prefil: did you mean --prefill-concurrency?"),
         (
             ["--host", "a:1", "--host=b:1"],
             "more than one address is given: name one server, or the replicas of one with commas between",
@@ -86,7 +97,30 @@ def test_a_wrong_word_is_refused_with_what_was_meant(
 
 def test_what_is_known_is_not_corrected() -> None:
     known = ["--url", "--request-rate", "--request-count"]
-    assert list(unknown_options(["--url", "x", "--request-r", "1", "-u", "3", "--", "--nothing"], known)) == []
+    assert unknown_options(["--url", "x", "--request-r", "1", "-u", "3", "--", "--nothing"], known) == ""
+
+
+def test_names_that_mean_the_same_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of AIPerf's."""
+    line = (
+        "-m llama --url localhost:1 --concurrency 8 --benchmark-duration 60 --benchmark-grace-period 5 --isl 500 "
+        "--isl-stddev 50 --osl 128 --osl-stddev 9 --num-requests 100 --num-warmup-requests 3 --request-timeout-seconds 20 "
+        "--conversation-num 7 --request-rate-mode gamma --vllm-burstiness 0.5 --artifact-dir out --custom-endpoint /v1/x"
+    )
+    monkeypatch.setattr("locust_llm.run.options._checked", True)
+    found = parse(*line.split())
+    assert (found.model, found.host, found.num_users, found.run_time) == ("llama", "localhost:1", 8, 60)
+    assert (found.stop_timeout, found.request_count, found.warmup_request_count) == (5, 100, 3)
+    assert (found.synthetic_input_tokens_mean, found.synthetic_input_tokens_stddev) == (500, 50)
+    assert (found.output_tokens_mean, found.output_tokens_stddev, found.request_timeout) == (128, 9, 20)
+    assert (found.num_sessions, found.arrival_pattern, found.arrival_smoothness) == (7, "gamma", 0.5)
+    assert (found.report_dir, found.endpoint) == ("out", "/v1/x")
+
+
+def test_the_lists_of_names_do_not_overlap() -> None:
+    same = {f"--{name}" for names in SAME.values() for name in names}
+    assert same <= set(OF_PEERS)
+    assert WITHOUT.isdisjoint({*OF_PEERS, *FLAGS})
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class Canary:
 
 def command(words: list[str]) -> int:
     parser = _parser()
-    if refusal := next(unknown_options(words, parser._option_string_actions), ""):
+    if refusal := unknown_options(words, parser._option_string_actions):
         return _refused(refusal)
     options = parser.parse_args(words)
     try:
