@@ -20,6 +20,7 @@ import gevent
 import msgspec
 
 from locust_llm.core.settings import Settings
+from locust_llm.load.numbers import cut_short
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.results.history.entry import Entry
 from locust_llm.results.history.index import runs_in
@@ -79,6 +80,7 @@ PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the pre
 LOCUSTS: Final = "locust.index"
 """Locust's own page. Ours is before it where the address has no query: with one, such as ?tab=stats, it is Locust's."""
 BLOCK_BYTES: Final = 1 << 16
+GATE_FIELDS: Final = ("limit", "ramp_s")
 IN_FIRST_COLUMN: Final = 2
 """Groups of the form, on a wide screen."""
 
@@ -206,8 +208,10 @@ def _live(view: View) -> flask.Response:
 
 def _gate(view: View) -> flask.Response:
     """Set the limit: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
-    limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
+    limit, ramp_s = (flask.request.form.get(name, "").strip() for name in GATE_FIELDS)
     try:
+        if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {*GATE_FIELDS}:
+            raise ValueError(f"the gate has the fields limit and ramp_s, and no {cut_short(repr(min(others)))}")
         done = view.change_limit(
             _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
         )

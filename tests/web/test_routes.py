@@ -647,3 +647,14 @@ def test_without_a_gate_no_table_has_a_row_of_its_waits(pages: Callable[..., Pag
     assert "Gate wait" in [row["label"] for row in page.live()["table"]]
     page.view.change_limit(None)  # there were waits
     assert "Gate wait" in [row["label"] for row in page.live()["table"]]
+
+
+@pytest.mark.parametrize("how", [{"data": {"limit": "2", "html_file": "x"}}, {"query_string": {"html_file": "x"}}])
+def test_the_gate_has_no_other_field(how: dict[str, Any], on: tuple[Page, Any]) -> None:
+    page, run = on
+    answer = page.client.post("/llm/gate", **how)
+    assert (answer.status_code, answer.get_json()["message"]) == (
+        422,
+        "the gate has the fields limit and ramp_s, and no 'html_file'",
+    )
+    assert run.turned == []

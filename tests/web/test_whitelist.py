@@ -144,6 +144,7 @@ WRONG: Final[list[tuple[dict[str, Any], str]]] = [
      "a run takes its fields from a form (application/x-www-form-urlencoded), got 'text/plain'"),
     ({"data": {**BASE, "model": ["a", "b"]}}, "the form of a run has the field 'model' 2 times: once is enough"),
     ({"data": {**BASE, "user_count": ["1", "50"]}}, "the form of a run has the field 'user_count' 2 times: once is enough"),
+    ({"data": {**BASE, "slo": "x" * 32769}}, "the field 'slo' is too long: at most 32,768 characters"),
     ({"data": {**BASE, "colour": "green"}}, "--colour must be one of red, blue, got 'green'"),
     ({"data": {**BASE, "rounds": "many"}}, "--rounds takes a whole number, got 'many'"),
     ({"data": {**BASE, "spawn_rate": "fast"}}, "-r takes a number, got 'fast'"),
