@@ -163,3 +163,14 @@ def test_several_names_have_a_row_each() -> None:
     assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95", "ITL", "p50", "(ms)", "p95"]
     assert lines[begin + 1].split()[:5] == ["chat", "6", "0", "50.00", "50.00*"]
     assert lines[begin + 2].split()[:5] == ["rag", "3", "0", "900.0", "900.0*"]
+
+
+def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
+    """Six names, and a line about the load generator that is long."""
+    records = [answered(50, 60, sent_at=10.0 + i, name=f"name {i % 6}", merged=((0, 0), (1, 0))) for i in range(60)]
+    notes = tuple(f"WARNING: {'words ' * 60}{i}" for i in range(4))
+    for width in (80, 120):
+        lines = said(*records, run=replace(a_run(), notes=notes), width=width)
+        assert len(lines) <= LINES
+        assert any(line.startswith("CLIENT INVALID") for line in lines)
+    assert any(line.startswith("name ") for line in lines)

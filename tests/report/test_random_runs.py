@@ -50,3 +50,20 @@ def test_a_wrong_statement_is_found(true: str, wrong: str, check: str, tmp_path:
     console, count = re.subn(true, wrong, report.console)
     assert count
     assert any(one.startswith(check) for one in complaints(replace(report, console=console)))
+
+
+def test_a_wrong_time_without_answers_is_found(tmp_path: Path) -> None:
+    seed = next(seed for seed in range(MANY) if random_run(seed).dead_at < 20.0)
+    report = reported(random_run(seed), tmp_path)
+    console, count = re.subn(r"nothing answered from [\d.]+ s on", "nothing answered from 0.1 s on", report.console)
+    assert count
+    for text in (console, console.replace(" s on", "")):
+        assert any(one.startswith("nothing_answered") for one in complaints(replace(report, console=text)))
+
+
+def test_a_headline_that_begins_with_the_send_is_found(tmp_path: Path) -> None:
+    made = next(one for one in map(random_run, range(MANY)) if one.run.settings.open_loop and not one.run.settings.slo)
+    report = reported(made, tmp_path)
+    wrong = report.console.replace("of TTFT from due is", "of what is")
+    assert wrong != report.console
+    assert any(one.startswith("what_users_waited") for one in complaints(replace(report, console=wrong)))

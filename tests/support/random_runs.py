@@ -61,6 +61,8 @@ class Made:
     told: int = 0
     """Requests of the profiling phase, answered, for which the server reported its times."""
     histograms: bool = False
+    dead_at: float = float("inf")
+    """When the server died, in seconds after the start."""
 
     @property
     def profiling(self) -> list[Record]:
@@ -141,6 +143,7 @@ def random_run(seed: int) -> Made:
     due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
     held: list[float] = []
     waits: list[float] = []
+    made.dead_at = dead_at = _death(seed, warmup_s, seconds)
     number = 0
     while due_at or free:
         due = heapq.heappop(due_at) if open_loop else heapq.heappop(free)
@@ -159,6 +162,8 @@ def random_run(seed: int) -> Made:
         id_ = f"r-{seed}-{number}"
         tokens = random.choice((20, 300, 4000))
         outcome, status = random.choice(FAILED) if random.random() < failing else (OK, 200)
+        if sent >= dead_at:
+            outcome, status = "refused", None
         queue_s, prefill_s = server.prefill(sent, tokens)
         first = sent + queue_s + prefill_s + server.way_s
         fields: dict[str, Any] = {
@@ -183,8 +188,13 @@ def random_run(seed: int) -> Made:
             if whole and random.random() < 0.3:
                 fields |= {"chunk_us": (), "merged": (), "first_output": None, "streamed": False}
         else:
-            closed = sent + random.uniform(0.001, 2.0)
+            closed = sent + (0.001 if sent >= dead_at else random.uniform(0.001, 2.0))
             fields |= {"message": f"it {outcome}", "input_tokens": None, "tokens_from": ""}
+        if sent < dead_at < closed:  # it dies in the middle
+            outcome, closed = "closed", dead_at
+            seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
+            fields |= {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
+            fields |= {"status": 200 if seen else None}
         if closed > warmup_s + seconds + 3.0:  # the grace period
             outcome, closed = CUT, warmup_s + seconds + 3.0
             seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
@@ -193,7 +203,7 @@ def random_run(seed: int) -> Made:
             if sent > closed:
                 fields |= {"closed_at": sent}
                 closed = sent
-        if random.random() < 0.01 and outcome == OK:
+        if random.random() < 0.01 and outcome == OK and closed < dead_at:
             outcome = CANCELLED
         fields |= {"outcome": outcome, "closed_at": closed}
         freed = min(closed, first) if fields.get("chunk_us") else closed
@@ -218,6 +228,12 @@ def random_run(seed: int) -> Made:
     made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
     made.records.sort(key=lambda record: record.closed_at)
     return made
+
+
+def _death(seed: int, warmup_s: float, seconds: float) -> float:
+    """When the server dies, for good; of few runs. Its own draws leave those of the rest as they are."""
+    random = Random(f"death of {seed}")
+    return warmup_s + random.uniform(0.3, 0.8) * seconds if random.random() < 0.15 else float("inf")
 
 
 def _limits(random: Random) -> tuple[LimitChange, ...]:
@@ -415,6 +431,46 @@ def values_s(records: Sequence[Record], name: str) -> list[float]:
         "request latency": [record.latency_s for record in records],
     }
     return [value for value in values[name] if value is not None]
+
+
+@check
+def what_users_waited_comes_first_where_requests_were_held(report: Report) -> Iterator[str]:
+    """In a headline without rules."""
+    due, sent = (re.search(rf"p\d+ of {name} is ", report.console) for name in ("TTFT from due", "TTFT"))
+    held = report.made.gated or report.run.settings.open_loop
+    if due is not None and not held:
+        yield "TTFT from due in the headline, and nothing held a request"
+    if not held or report.run.settings.slo or not report.made.answered:
+        return
+    if due is None or (sent is not None and sent.start() < due.start()):
+        yield "TTFT from due does not come first, though requests were held"
+
+
+@check
+def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
+    """Of the first time; no chunk lies in it, and a server that died is named as soon as several requests found it dead."""
+    made, began_s = report.made, report.run.profiling_at - UNIX
+    chunks = [record.sent_at + us / 1e6 for record in made.profiling if record.sent_at for us in record.chunk_us]
+    found = re.search(r"nothing answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console)
+    if found is not None:
+        begin, end = (float(text or "inf") + began_s for text in found.groups())
+        if within := [at for at in chunks if begin + 0.06 < at < end - 0.06]:
+            yield f"chunks came {within[0] - began_s:.2f} s after the start, where nothing answered by the report"
+    refused = [record for record in made.profiling if record.outcome == "refused"]
+    lasts_s = max((record.closed_at for record in made.profiling), default=0.0) - made.dead_at
+    if made.answered and len(refused) >= 3 and lasts_s > 1.5 and " s on" not in report.console:
+        yield f"the server died {made.dead_at - began_s:.1f} s after the start, and the console has nothing of it"
+
+
+@check
+def parts_of_the_console_add_up(report: Report) -> Iterator[str]:
+    """The rows of names have all requests, where the names are few."""
+    names = {group.label: group for one in report.summary.breakdowns if one.of_names for group in one.groups}
+    if names and sum(group.succeeded for group in names.values()) != len(report.made.answered):
+        yield "the names together have other requests than the run"
+    for label, group in names.items():
+        if f" {label} {group.succeeded} {group.failed} " not in report.console:
+            yield f"the console has no row of {label}"
 
 
 @check
