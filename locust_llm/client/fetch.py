@@ -13,11 +13,12 @@ from gevent import Timeout
 
 from locust_llm.protocols.answer import mended
 
+from .compression import codings, decompressed
 from .connection import ConnectFailed, Connection, Target, TLSClosed
 from .exchange import UserConnection
 from .http import Frame, HTTPParseError
 from .requests_bridge import head, target
-from .response import MAX_HEADER_BYTES
+from .response import MAX_ERROR_BYTES, MAX_HEADER_BYTES
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks requests of our own that are no load."""
@@ -143,10 +144,14 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
             frame.pieces.clear()
         if received > MAX_HEADER_BYTES and not frame.has_headers:
             raise FetchFailed("malformed", "no HTTP: headers without end")
-    coding = str(frame.get("content-encoding", "identity")).lower()
-    if coding not in ("identity", ""):
-        raise FetchFailed("malformed", f"Content-Encoding {coding}, although none was asked for")
-    return Answer(frame.get_code(), str(frame.get("server", "")), bytes(body))
+    content = bytes(body)
+    if applied := codings(str(frame.get("content-encoding", ""))):
+        failed = frame.get_code() >= 400
+        found = decompressed(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
+        if found is None:
+            raise FetchFailed("malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for")
+        content = found
+    return Answer(frame.get_code(), str(frame.get("server", "")), content)
 
 
 def _whole(frame: Frame) -> bool:

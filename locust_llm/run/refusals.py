@@ -21,6 +21,7 @@ from locust_llm.load.lengths import independent, length, mix, normal
 from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.summary import Summary
 from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
+from locust_llm.protocols.error_forms import is_error
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
 from .address import url_of
@@ -137,7 +138,7 @@ def no_completion(body: bytes) -> str:
     if PAGE.match(line):
         return line
     content = decoded(body, dict[str, Any]) or {}
-    return error_text(content["error"]) if content.get("error") and not content.get("choices") else ""
+    return error_text(content["error"]) if is_error(content.get("error")) and not content.get("choices") else ""
 
 
 def _quotes(message: str, model: str) -> bool:

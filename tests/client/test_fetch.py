@@ -1,5 +1,6 @@
 """Fetch: whatever a server sends, a whole answer or one sentence, in bounded time and of bounded size."""
 
+import gzip
 import socket
 import ssl
 import threading
@@ -106,6 +107,13 @@ def test_redirects_are_not_followed_and_statuses_are_no_failures(server: Hostile
         assert ask(server, [answer(b"", 307, Location=other.url)]).status == 307
         assert other.asked == []
     assert ask(server, [answer(b"no", 500)]) == Answer(500, "", b"no")
+
+
+def test_a_coding_that_changes_no_byte_is_none_and_a_compressed_error_is_read(server: Hostile) -> None:
+    assert ask(server, [answer(b"abc", Content_Encoding="none")]).body == b"abc"
+    assert ask(server, [answer(gzip.compress(b"no"), 500, Content_Encoding="gzip")]).body == b"no"
+    with pytest.raises(FetchFailed, match="Content-Encoding gzip"):
+        ask(server, [answer(gzip.compress(b"yes"), Content_Encoding="gzip")])
 
 
 def test_a_body_goes_with_its_length_and_the_headers_that_were_given(server: Hostile) -> None:

@@ -59,13 +59,13 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
+    yield from _rejected(summary.counts)
     if not probe:
         yield from _lengths(summary.conditions)
     if not (summary.swept or probe):  # the stages of a sweep have their own
         yield from () if run.imported else _unrealistic(summary, run)
         yield from _too_few(summary, run)
     yield from () if run.imported else _tokens(summary.counts, summary.conditions.succeeded)
-    yield from _rejected(summary.counts)
     if run.settings.generates:
         yield from _without_itl(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)

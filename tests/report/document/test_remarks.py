@@ -109,3 +109,22 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "little more" not in said([answered(5, 10)] * 100)
     assert "p99.9 of 100 requests" in said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
     assert "little more" not in said([])
+
+
+# -- counts and latencies that cannot be -------------------------------------------------------------------------------
+
+
+def test_counts_that_were_not_taken_are_named_with_their_number() -> None:
+    zero = answered(200, 250, tokens_from="chunks", rejected_counts=(("output_tokens", "0"),))
+    left_out = answered(200, 250, rejected_counts=(("input_tokens", "0"), ("output_tokens", "3")))
+    told = said([zero, zero, left_out, answered(200, 250)])
+    assert "input_tokens of 1 request (0), output_tokens of 3 requests (0, for one). Output tokens were then" in told
+    assert "contradicts" not in said([answered(200, 250)])
+
+
+def test_requests_without_an_itl_are_counted_with_the_reason() -> None:
+    one_read = answered(200, 200, 200, merged=((0, 1), (1, 1), (2, 1)))
+    told = said([answered(200, output_tokens=50)] * 2 + [one_read] + [answered(200, 250)] * 2)
+    why = "2 came in one chunk, 1 were read at once."
+    assert f"3 of 5 requests have no Inter Token Latency, and no token rate per user: {why}" in told
+    assert "no Inter Token Latency" not in said([answered(200, 250)])
