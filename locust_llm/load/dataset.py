@@ -101,6 +101,11 @@ class Dataset:
         """How many there are, those left out included; None: not known, as the file is read as a stream."""
         return None if self._index is None else len(self._heads)
 
+    @property
+    def indexed_rows(self) -> int:
+        """0: the file is read as a stream."""
+        return 0 if self._index is None else len(self._index.lines)
+
     def __iter__(self) -> Iterator[Item]:
         while True:
             given = misses = 0

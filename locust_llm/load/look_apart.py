@@ -4,18 +4,25 @@ Its input is a JSON object with the arguments of ``summary.check``, and ``most_s
 ``wrong``. Run as ``python -m locust_llm.load.look_apart``.
 """
 
+import gzip
 import resource
 import sys
+import zlib
 from typing import Final
 
 import msgspec
 
+from .dataset import Dataset, Order
 from .formats import DatasetError
+from .rows import GZIP
 from .summary import Summary, check
 
 MAX_MEMORY_BYTES: Final = 2 << 30
-MAX_UNPACKED_BYTES: Final = 512 << 20
-"""Of a file that has to be unpacked to the disk."""
+MAX_UNPACKED_BYTES: Final = 128 << 20
+"""Of an upload: a run reads it through at its begin, in the process of the page."""
+MAX_INDEXED_ROWS: Final = 200_000
+"""Of an upload whose rows belong to sessions or come in another order: a run makes an index of them then."""
+BLOCK_BYTES: Final = 1 << 20
 
 
 class Question(msgspec.Struct):
@@ -26,8 +33,9 @@ class Question(msgspec.Struct):
     columns: dict[str, str] | None = None
     timed: bool = False
     skip_broken: bool = False
+    order: Order = "sequential"
     most_s: int | None = None
-    """Of CPU time; the system ends the process then."""
+    """Of CPU time, for an upload; the system ends the process then."""
 
 
 class Answer(msgspec.Struct):
@@ -37,8 +45,32 @@ class Answer(msgspec.Struct):
     wrong: str = ""
 
 
+def check_size(question: Question) -> None:
+    """Raises DatasetError."""
+    path, size = question.path, 0
+    with open(path, "rb") as file:
+        packed = file.read(2) == GZIP
+    if packed:
+        with gzip.open(path) as unpacked:
+            while block := unpacked.read(BLOCK_BYTES):
+                if (size := size + len(block)) > MAX_UNPACKED_BYTES:
+                    raise DatasetError(
+                        f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: give it by --input-file"
+                    )
+    dataset = Dataset(
+        path, kind=question.kind, columns=question.columns, order=question.order, skip_broken=question.skip_broken
+    )
+    if dataset.indexed_rows > MAX_INDEXED_ROWS:
+        raise DatasetError(
+            f"{path}: {dataset.indexed_rows:,} rows with sessions or in another order, at most {MAX_INDEXED_ROWS:,} of "
+            "which can be uploaded: give it by --input-file"
+        )
+
+
 def answer_of(question: Question) -> Answer:
     try:
+        if question.most_s is not None:
+            check_size(question)
         return Answer(
             check(
                 question.path,
@@ -50,8 +82,8 @@ def answer_of(question: Question) -> Answer:
         )
     except (DatasetError, ValueError) as error:
         return Answer(wrong=str(error))
-    except OSError as error:
-        return Answer(wrong=f"{error.filename}: {error.strerror}")
+    except (OSError, EOFError, zlib.error) as error:
+        return Answer(wrong=f"{question.path}: cannot be read: {getattr(error, 'strerror', None) or error}")
     except MemoryError:
         return Answer(wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of memory")
 

@@ -33,7 +33,7 @@ and gzip packs a million of them into a thousand bytes."""
 UNPACKED_BYTES: Final = 1 << 30
 PACKED_RATIO: Final = 500
 """gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most 1,032 times smaller."""
-_GZIP: Final = b"\x1f\x8b"
+GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
 _GAP: Final = re.compile(rb"[\s,\[]*")
 _END: Final = re.compile(rb"[\r\n]\s*\Z")
@@ -120,7 +120,7 @@ class RowFile:
         """The file, unpacked, as something that has places."""
         stream = open(self.path, "rb")  # noqa: SIM115
         finalize(self, stream.close)
-        if stream.read(2) != _GZIP:
+        if stream.read(2) != GZIP:
             return stream
         unpacked = tempfile.TemporaryFile()  # noqa: SIM115
         finalize(self, unpacked.close)
@@ -197,7 +197,7 @@ class RowFile:
 
 def _open(path: str) -> BinaryIO:
     stream = open(path, "rb")  # noqa: SIM115
-    if stream.read(2) == _GZIP:
+    if stream.read(2) == GZIP:
         stream.close()
         return cast(BinaryIO, gzip.open(path, "rb"))
     stream.seek(0)

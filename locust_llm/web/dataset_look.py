@@ -1,5 +1,6 @@
 """The look through the dataset of a form, in a process of its own: the page goes on, and what takes too long is ended."""
 
+import signal
 import sys
 from typing import Final
 
@@ -9,29 +10,29 @@ import msgspec
 from locust_llm.core.settings import Settings
 from locust_llm.load import summary
 from locust_llm.load.access_log import columns_of
+from locust_llm.load.dataset import Order
 from locust_llm.load.look_apart import Answer, Question
 from locust_llm.run.flags import refuse
+from locust_llm.run.schedule import ORDERS
 
 MAX_CPU_S: Final = 5
-"""For what a visitor of the page chose."""
+"""For an upload."""
 MAX_WALL_S: Final = 60.0
 """A busy machine gives it a part of its time."""
+OUT_OF_TIME: Final = (-signal.SIGXCPU, -signal.SIGKILL)
 CHILD: Final = (sys.executable, "-m", "locust_llm.load.look_apart")
 
 
 def look_at_dataset(s: Settings, *, limited: bool) -> None:
-    """So that the check of the settings need not read the file. ``limited``: the operator did not choose it. Raises Refused,
+    """So that the check of the settings need not read the file. ``limited``: it is an upload. Raises Refused,
     and ValueError of one sentence."""
     if not s.input_file:
         return
     columns = columns_of(s.dataset_columns) if s.dataset_columns else None
+    order: Order = "sequential" if s.fixed_schedule else ORDERS[s.dataset_sampling_strategy]
+    most_s = MAX_CPU_S if limited else None
     question = Question(
-        s.input_file,
-        s.custom_dataset_type,
-        columns,
-        s.fixed_schedule,
-        s.skip_broken_rows,
-        MAX_CPU_S if limited else None,
+        s.input_file, s.custom_dataset_type, columns, s.fixed_schedule, s.skip_broken_rows, order, most_s
     )
     pipe = gevent.subprocess.PIPE
     child = gevent.subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, stderr=gevent.subprocess.DEVNULL)
@@ -43,8 +44,10 @@ def look_at_dataset(s: Settings, *, limited: bool) -> None:
         if child.poll() is None:
             child.kill()
         child.wait()
-    if not output:
+    if not output and child.returncode in OUT_OF_TIME:
         refuse(f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only")
+    if not output:
+        refuse(f"{s.input_file}: to look through it failed (status {child.returncode})")
     answer = msgspec.json.decode(output, type=Answer)
     if answer.summary is None:
         raise ValueError(answer.wrong)

@@ -24,7 +24,7 @@ from locust_llm.run.preflight import headers_of, ready
 from locust_llm.run.secrets import secret_names
 
 from .dataset_look import look_at_dataset
-from .datasets import Datasets
+from .datasets import UPLOAD, Datasets
 from .form import DATASET_FIELD, LIMIT_FIELD, changed, edited, filled, for_locust, settings_asked
 from .view import View
 from .whitelist import PICKED, Whitelist
@@ -111,7 +111,7 @@ class Swarm:
             settings = settings_of(options)
         except (ValueError, OSError):
             return  # the check reports it
-        look_at_dataset(settings, limited=options.input_file != self._datasets.given)
+        look_at_dataset(settings, limited=self._datasets.choice_of(options.input_file).startswith(UPLOAD))
 
     def _edit(self, runner: Any, control: Control, asked: MultiDict[str, str]) -> Any:
         """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the

@@ -122,3 +122,25 @@ def test_what_is_wrong_is_reported_in_its_own_words(tmp_path: Path) -> None:
         look_at_dataset(Settings(host="h", input_file=str(place)), limited=True)
     with pytest.raises(ValueError, match="No such file"):
         look_at_dataset(Settings(host="h", input_file=str(tmp_path / "none")), limited=True)
+
+
+def test_an_upload_has_limits_that_a_file_of_the_operator_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "rows.jsonl.gz"
+    with gzip.open(place, "wb", 1) as file:
+        file.write(b'{"session_id":"a","prompt":"b"}\n' * 200_001)
+    settings = Settings(host="h", input_file=str(place))
+    with pytest.raises(ValueError, match="200,001 rows with sessions or in another order"):
+        look_at_dataset(settings, limited=True)
+    look_at_dataset(settings, limited=False)
+    with gzip.open(place, "wb", 1) as file:
+        file.write((b'{"prompt":"' + b"x" * (1 << 20) + b'"}\n') * 128)
+    with pytest.raises(ValueError, match="unpacks to over 128 MB"):
+        look_at_dataset(settings, limited=True)
+    look_at_dataset(settings, limited=False)
+    rows = tmp_path / "plain.jsonl"
+    rows.write_bytes(b'{"prompt":"b"}\n' * 200_001)
+    look_at_dataset(Settings(host="h", input_file=str(rows)), limited=True)
+    with pytest.raises(ValueError, match="200,001 rows"):
+        look_at_dataset(Settings(host="h", input_file=str(rows), dataset_sampling_strategy="shuffle"), limited=True)
