@@ -140,7 +140,10 @@ def unpack(packed: bytes) -> Record:
     at = _HEAD.size + length
     if kind not in _TYPES or at > len(packed):
         raise ValueError("no packed record")
-    record = _decode(packed[_HEAD.size : at])
+    try:
+        record = _decode(packed[_HEAD.size : at])
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if at < len(packed):
         stamps = array(chr(kind))
         stamps.frombytes(packed[at:])

@@ -119,6 +119,8 @@ def series(text: str) -> Rate:
         found: Any = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise ValueError(f"a rate series must be JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("a rate series must be a list of points: this one is nested too deeply") from None
     if isinstance(found, dict):
         found = found.get("points")
     if not isinstance(found, list):

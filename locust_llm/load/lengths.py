@@ -112,7 +112,7 @@ def _pairs_of_json(text: str) -> list[tuple[str, str]]:
             (",".join(f"{pair[key]}|{pair.get(f'{key}_stddev', 0)}" for key in ("isl", "osl")), str(pair["prob"]))
             for pair in found
         ]
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError, RecursionError):
         form = '{"pairs": [{"isl": 64, "osl": 32, "prob": 100}]}, isl_stddev and osl_stddev if wanted'
         raise ValueError(f"a mix of lengths as JSON is {form}, got {text[:80]!r}") from None
 

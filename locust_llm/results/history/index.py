@@ -155,7 +155,7 @@ def _known(path: Path) -> _Had:
         return _Had(why=f"{path} is in use" if "locked" in str(error) else "")
     except OSError as error:
         return _Had(why=f"{path} cannot be used ({error.strerror or error})")
-    except (sqlite3.Error, ValueError, TypeError):
+    except (sqlite3.Error, ValueError, TypeError, RecursionError):
         return _Had()
 
 

@@ -3,9 +3,13 @@
 import os
 import ssl
 from argparse import Namespace
+from typing import Final
 
 from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY, authorities, own_certificate, tls
+from locust_llm.files import read_regular
 
+MAX_BYTES: Final = 1 << 24
+"""Of a file of certificates: those of all authorities have a sixtieth of it."""
 CA_CERT = "REQUESTS_CA_BUNDLE"
 """The first that is looked into: see ``authorities``."""
 
@@ -22,17 +26,26 @@ def use_certificates(options: Namespace | None) -> None:
     if own is None and os.environ.get(CLIENT_KEY):
         raise ValueError("--client-key is of the certificate that --client-cert names: give that too")
     try:
+        _require_small(ca)
         tls(ca, None)
     except (OSError, ValueError) as error:
         raise ValueError(f"{ca} holds no certificates to trust: {_why(error)}") from None
     if own is None:
         return
     try:
+        for path in (own,) if isinstance(own, str) else own:
+            _require_small(path)
         tls(ca, own)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"--client-cert and --client-key: {_why(error)}; both are PEM files, and the key is not encrypted"
         ) from None
+
+
+def _require_small(path: str) -> None:
+    """OpenSSL would wait for a pipe, and read a device without end. Raises OSError."""
+    if not os.path.isdir(path):
+        read_regular(path, MAX_BYTES)
 
 
 def _why(error: Exception) -> str:
