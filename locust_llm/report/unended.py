@@ -58,11 +58,12 @@ def _ended(run: Run, added: int) -> Run:
 
 
 def _killed(run: Run, folder: Path, added: int, admitted: Counter[str]) -> Run:
-    """Nobody has counted what it lost: what its workers had sent, and has no record."""
+    """Beside what its master had counted until then it has lost what its last workers had sent, and has no record."""
+    if KILLED in run.unread:  # this was done before
+        return _ended(run, added)
     recorded = Counter(record.worker for record in RecordFile(folder / RECORDS) if record.admitted_at is not None)
-    lost = (admitted - recorded).total()
-    unread = run.unread if KILLED in run.unread else (*run.unread, KILLED)
-    return replace(run, records_lost=lost, unread=unread, notes=_notes(run, added))
+    lost = run.records_lost + sum(max(0, count - recorded[worker]) for worker, count in admitted.items())
+    return replace(run, records_lost=lost, unread=(*run.unread, KILLED), notes=_notes(run, added))
 
 
 def _notes(run: Run, added: int) -> tuple[str, ...]:

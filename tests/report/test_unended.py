@@ -62,6 +62,13 @@ def test_what_the_workers_kept_is_added_once(tmp_path: Path, capsys: pytest.Capt
     assert "2 requests of lost workers have no record" in " ".join(said.split())
 
 
+def test_what_its_master_had_counted_as_lost_is_lost_too(tmp_path: Path) -> None:
+    killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None, records_lost=3))
+    for _ in range(2):
+        report([str(tmp_path)])
+        assert read_run(tmp_path).records_lost == 5
+
+
 def test_a_run_of_one_process_that_was_killed_is_incomplete(tmp_path: Path) -> None:
     (tmp_path / RECORDS).write_bytes(line(record(0, "local")) + b"\n")
     write_run(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))

@@ -6,6 +6,7 @@ When what is sent is decided in phase_runner.py, who sends how much of it in all
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from locust.env import Environment
@@ -253,9 +254,7 @@ class Control:
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
-        recovered = self._workers.recover(worker)
-        for record in recovered:
-            self.add_record(record)
+        recovered = self._recover(worker)
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
         self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
@@ -272,8 +271,19 @@ class Control:
                 + (f", {never} arrivals were never sent" if never else "")
                 + (f", {sessions} sessions ended with it" if sessions else "")
             )
+        with suppress(OSError):  # whoever kills this process too must not lose that count
+            write_run(self.folder, self.facts())
+            self._workers.remove_journal(worker)
         if not self.draining:
             self._send(AskAgain(self.plan.phase))
+
+    def _recover(self, worker: str) -> list[Record]:
+        """What it had made and not delivered, added to the records."""
+        recovered = self._workers.recover(worker)
+        for record in recovered:
+            self.add_record(record)
+        self.flush()
+        return recovered
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -364,8 +374,8 @@ class Control:
         if known is None:  # it had been given up: the rest is accounted for
             return
         if self._missing(worker, ended):
-            for record in self._workers.recover(worker):
-                self.add_record(record)
+            self._recover(worker)
+            self._workers.remove_journal(worker)
         if self.draining:  # else they are counted with what went with it
             self.store.lost += self._missing(worker, ended)
         self.allocator.missed += ended.missed

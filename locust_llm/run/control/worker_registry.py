@@ -185,16 +185,19 @@ class WorkerRegistry:
 
     def recover(self, name: str) -> list[Record]:
         """The records that it had made and not delivered, as far as its disk can be read here."""
-        path = self._folder / JOURNALS / name
-        journaled = read_journal(path)
+        journaled = read_journal(self._folder / JOURNALS / name)
         if journaled is None:
             return []
-        path.unlink(missing_ok=True)
-        with suppress(OSError):
-            path.parent.rmdir()  # when it was the last
         worker = self._members[name]
         worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
         return self._count(name, self.inbox.take(name, records_of(journaled.frames)))
+
+    def remove_journal(self, name: str) -> None:
+        """What was recovered of it is on the disk elsewhere."""
+        path = self._folder / JOURNALS / name
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()  # when it was the last
 
     def found(self, record: Record) -> bool:
         """A record of a process that was lost; whether its request was counted as lost. Others it sent after its last

@@ -104,8 +104,10 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
     loss: Any = master.workers.drop("a")
     assert isinstance(loss, Loss)
     assert (loss.sent, loss.sessions) == (1, (6, 5))
+    master.workers.remove_journal("a")
     assert [path.name for path in (tmp_path / JOURNALS).iterdir()] == ["b"]
     master.workers.recover("b")
+    master.workers.remove_journal("b")
     assert not (tmp_path / JOURNALS).exists()
     assert master.workers.recover("b") == []  # there is none, or it is on another machine
 
