@@ -238,7 +238,7 @@ class Plugin:
             environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        for note in (*survey.notes, *(f"WARNING: {rule}" for rule in too_few_requests(settings))):
+        for note in (*survey.notes, *too_few_requests(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it
         try:
@@ -317,7 +317,7 @@ class Plugin:
         """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
         self._runner.stop()
         self._reported.wait()
-        if self._refused:
+        if self._refused or not self._runner.stats.entries:
             without_tables()  # they would be empty
         elif self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
             without_tables()

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from .record import OK, Record
+from .record import CLIENT_ERROR, OK, Record
 
 MAX_MESSAGE_CHARS: Final = 300
 """Of a message, those that decide its kind."""
@@ -12,6 +12,11 @@ NAME_CHARS: Final = 200
 """Of a message, those in a table."""
 FIRST: Final = 10
 """Requests, the first of a run: where all have failed, all others are likely to."""
+SILENT_REQUESTS: Final = 3
+SILENT_S: Final = 2.0
+"""Requests without an answer, and seconds, before a server that answered is taken to be silent."""
+OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
+"""No sign of a silent server."""
 MIN_ID_CHARS: Final = 40
 """A longer word is an id, a key or a path."""
 MAX_KINDS: Final = 20
@@ -73,3 +78,31 @@ class FirstRequests:
         if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
             return ()
         return tuple(sorted(self._failed.values(), key=lambda one: -one[1]))
+
+
+class Silence:
+    """A server that answered and does so no more, nor refuses anything with a status; and when it is back: a line each."""
+
+    def __init__(self) -> None:
+        self._answered_at: float | None = None
+        """When something was answered last, in Unix seconds; None: nothing was yet."""
+        self._unanswered = 0
+        """Requests that have failed since then without an answer."""
+        self._reported = False
+
+    def add(self, record: Record, started_at: float) -> str:
+        """``started_at``: of the run, Unix seconds. Empty: there is nothing new."""
+        at = record.closed_at + record.clock_offset_s
+        if record.status is not None or record.chunk_us:
+            silent_s = at - (self._answered_at or at)
+            was_reported, self._reported = self._reported, False
+            self._answered_at, self._unanswered = at, 0
+            return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
+        if self._answered_at is None or self._reported or not record.failed or record.outcome in OWN_FAILURES:
+            return ""
+        self._unanswered += 1
+        if self._unanswered < SILENT_REQUESTS or at - self._answered_at < SILENT_S:
+            return ""
+        self._reported = True
+        since = f"{self._answered_at - started_at:.1f} s after the start"
+        return f"WARNING: nothing answers since {since}: {record.outcome}: {record.error[:NAME_CHARS]}"

@@ -56,6 +56,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """``named``, ``untold`` or ``broken``; empty: the run was no probe."""
     figures: dict[str, Figure] = {}
     """By AIPerf's tag; what is not finite is left out."""
+    has_waits: bool = False
+    """A schedule or a gate held requests: TTFT from due comes first."""
     swept: bool = False
     """It had stages: latencies are shown per stage only."""
     findings: tuple[str, ...] = ()
@@ -73,7 +75,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """``TTFT p50 120 ms, p99 450 ms, 812 tokens/s, SLO PASS``"""
         parts = []
-        for name, tag, digits in (("TTFT", "time_to_first_token", 0), ("ITL", "inter_token_latency", 1)):
+        first = ("TTFT from due", "time_to_first_token_from_due") if self.has_waits else ("TTFT", "time_to_first_token")
+        for name, tag, digits in ((*first, 0), ("ITL", "inter_token_latency", 1)):
             known = self._figure(tag).percentiles
             if 50.0 in known and 99.0 in known:
                 parts.append(f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms")

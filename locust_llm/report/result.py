@@ -31,6 +31,7 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "", annot
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},
+        has_waits=run.has_waits,
         swept=sweep is not None or summary.paired is not None,
         findings=tuple(filter(None, findings)),
     )

@@ -1,9 +1,10 @@
 """Failures told apart: few kinds whatever a server writes."""
 
 from msgspec.structs import replace
-from support.records import answered
+from support.records import UNIX, answered
+from support.records import failed as a_failure
 
-from locust_llm.core.failures import FIRST, MAX_KINDS, OTHER_KINDS, FailureKinds, FirstRequests, kind_of
+from locust_llm.core.failures import FIRST, MAX_KINDS, OTHER_KINDS, FailureKinds, FirstRequests, Silence, kind_of
 from locust_llm.core.record import Record
 
 
@@ -60,3 +61,23 @@ def test_one_that_succeeds_among_them_is_enough() -> None:
     first = FirstRequests()
     records = [failed("HTTP 404: no")] * 9 + [answered(1)] + [failed("HTTP 404: no")] * 20
     assert [first.add(record) for record in records] == [()] * 30
+
+
+def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
+    """The last answer ends 6 s after the start; the third refusal that is two seconds later is enough."""
+    silence, start = Silence(), UNIX + 4.0
+    refusals = [a_failure("refused", closed_at=10.0 + at, sent_at=None, error="no") for at in (0.5, 1.0, 2.1, 2.5, 3.0)]
+    records = [answered(0.0, sent_at=10.0), *refusals, answered(0.0, sent_at=14.0), answered(0.0, sent_at=15.0)]
+    lines = [silence.add(record, start) for record in records]
+    assert [line for line in lines if line] == [
+        "WARNING: nothing answers since 6.0 s after the start: refused: no", "The server answers again, after 4.0 s.",
+    ]  # fmt: skip
+    assert lines.index("WARNING: nothing answers since 6.0 s after the start: refused: no") == 3
+
+
+def test_errors_with_a_status_and_a_server_that_never_answered_are_no_silence() -> None:
+    silence = Silence()
+    for at in range(10, 30):
+        assert silence.add(a_failure("refused", closed_at=float(at)), UNIX) == ""
+    for at in range(30, 60):
+        assert silence.add(a_failure("http_status", status=500, closed_at=float(at)), UNIX) == ""

@@ -35,6 +35,17 @@ def test_it_goes_through_json() -> None:
             "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, client DEGRADED",
             812.3,
         ),
+        (
+            ReportResult(
+                has_waits=True,
+                figures={
+                    "time_to_first_token": Figure(1.0, 9, {50.0: 1.0, 99.0: 2.0}),
+                    "time_to_first_token_from_due": Figure(700.0, 9, {50.0: 600.0, 99.0: 900.0}),
+                },
+            ),
+            "TTFT from due p50 600 ms, p99 900 ms",
+            None,
+        ),
         (ReportResult(client=Verdict("OK"), figures={"request_throughput": Figure(2.0)}), "no measurement", 2.0),
         (ReportResult(), "no measurement", None),
     ],

@@ -174,3 +174,14 @@ def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
         assert len(lines) <= LINES
         assert any(line.startswith("CLIENT INVALID") for line in lines)
     assert any(line.startswith("name ") for line in lines)
+
+
+def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
+    gap = "all workers were lost 4.8 s after the start: the run ended early"
+    text = " ".join(" ".join(said(run=replace(a_run(), records_lost=6, gaps=(gap,)), width=120)).split())
+    assert text.startswith(
+        f"INCOMPLETE: {gap}; 6 requests of lost workers have no record, so counts and rates are too low."
+    )
+    assert "No request has a record." in text
+    assert "From 0 answered" not in text
+    assert "No request was sent" not in text

@@ -69,7 +69,7 @@ def headline(summary: Summary, run: Run) -> str:
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     c = summary.conditions
     if not c.requests:
-        yield "No request was sent"
+        yield "No request has a record" if run.records_lost else "No request was sent"
         return
     overload = overloaded(summary.delivery)
     if not c.succeeded:

@@ -93,7 +93,7 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     """What is missing of the run, or of its reports; its status then is 6."""
     counts = summary.counts
     missing = [*run.unread, *run.gaps]
-    if not summary.conditions.requests:
+    if not (summary.conditions.requests or run.gaps or counts.records_lost):
         missing.append("no request was recorded in the profiling phase")
     if counts.records_lost:
         missing.append(f"{run.lost_in_words}, so counts and rates are too low")

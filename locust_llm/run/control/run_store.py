@@ -22,7 +22,7 @@ from locust_llm.client.buffering import Buffering
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import out_of_memory
-from locust_llm.core.failures import FIRST, FirstRequests
+from locust_llm.core.failures import FIRST, FirstRequests, Silence
 from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
@@ -211,6 +211,7 @@ class RunStore:
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
         self._first, self._key = FirstRequests(), has_key(headers)
+        self._silence = Silence()
         self._out_of_memory = ""
         """The message of the first failure that is about memory."""
         self.poller: MetricsPoller | None = None
@@ -246,6 +247,8 @@ class RunStore:
         self.totals.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
+        if news := self._silence.add(record, self.started_at):
+            log_note(news)
         if record.failed and not self._out_of_memory and out_of_memory(record.error, None):
             self._out_of_memory = record.error
         if news := self.buffering.add(record):
@@ -358,7 +361,9 @@ class RunStore:
         except OSError as error:
             self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
         counts = self.live_stats.counts
-        if not counts.total():
+        if not counts.total() and self.lost:
+            self._fruitless = True  # what was lost is reported as that
+        elif not counts.total():
             self.add_gap("no request was sent: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
             self._fruitless = True
