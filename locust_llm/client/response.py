@@ -218,7 +218,10 @@ class Response:
     def body(self) -> bytes:
         """As it can be read: an error may come compressed, though nobody asked for that."""
         whole = b"".join(self._body)
-        return (decompressed(whole, self._codings, MAX_ERROR_BYTES) or whole) if self._codings else whole
+        if not self._codings:
+            return whole
+        found = decompressed(whole, self._codings, MAX_ERROR_BYTES)
+        return readable(whole, self._codings) if found is None else found
 
     @property
     def sample(self) -> bytes:
@@ -449,6 +452,15 @@ def ends_aligned(data: bytes) -> bool:
             return False
         rest = rest[end + 2 :]
     return True
+
+
+def readable(data: bytes, applied: tuple[str, ...]) -> bytes:
+    """What could not be decompressed: as it is, if it never was compressed."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return f"(compressed: {', '.join(applied)})".encode()
+    return data
 
 
 def is_json(data: bytes) -> bool:

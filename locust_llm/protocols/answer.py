@@ -129,10 +129,6 @@ class Text(msgspec.Struct, gc=False):
     alone: ClassVar[bool] = True
 
     @property
-    def bare(self) -> bool:
-        return self.error is None
-
-    @property
     def delta(self) -> "Text":
         return self
 
@@ -495,7 +491,8 @@ class Completion:
     def settled(self) -> Settled:
         """The counts that can be right, once all of the answer is there."""
         visible = self.visible or not self.chunk_reads
-        return self.counts.settled(answered=self.content, visible=visible, reasoned=self.thought)
+        chunks = len(self.chunk_reads)
+        return self.counts.settled(answered=self.content, visible=visible, reasoned=self.thought, chunks=chunks)
 
     @property
     def input_tokens(self) -> int | None:

@@ -24,11 +24,6 @@ class Choice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
     """Of OpenRouter."""
 
     @property
-    def bare(self) -> bool:
-        """It has no more than a delta."""
-        return self.message is None and self.error is None
-
-    @property
     def plain(self) -> bool:
         """It adds a text, and nothing else."""
         text = self.delta is not None and self.delta.text_alone
@@ -96,6 +91,9 @@ class Choices(Protocol[Message[Any]]):
         chunk = output = False
         begun = answer.content
         for choice in choices or ():
+            if choice.error is not None and is_error(choice.error):
+                answer.fail(choice.error, data)
+                return False
             if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
                 answer.finish(reason, choice.index)
             delta, has_output, has_thought = choice.delta, False, False
@@ -104,12 +102,7 @@ class Choices(Protocol[Message[Any]]):
                     has_output = delta.content != ""
                 else:
                     has_output, has_thought = _brought(answer, delta, choice)
-            if choice.bare:
-                pass
-            elif choice.error and is_error(choice.error):
-                answer.fail(choice.error, data)
-                return False
-            elif not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
+            if not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
                 delta = choice.message  # the whole answer, as one event
                 has_output, has_thought = _brought(answer, delta, choice)
             if has_output or has_thought:
@@ -162,6 +155,8 @@ class Choices(Protocol[Message[Any]]):
         if not self._failed(answer, message, body) and message.choices is None and answer.complaint is None:
             answer.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
+            if choice.error is not None and is_error(choice.error):
+                answer.fail(choice.error, body)
             if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
                 answer.finish(reason, choice.index)
             whole = choice.message

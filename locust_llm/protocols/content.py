@@ -18,7 +18,8 @@ def has_text(value: Any, depth: int = DEPTH) -> bool:
     if isinstance(value, dict):
         if any(name in value for name in TEXTS):
             return depth > 0 and any(has_text(value[name], depth - 1) for name in TEXTS if name in value)
-        return "type" in value and len(value) > 1 and not is_encrypted(value)  # an image, say
+        kind = value.get("type")  # of an image, say; of reasoning what is left is its signature
+        return isinstance(kind, str) and len(value) > 1 and kind not in THOUGHTS and not kind.startswith("reasoning")
     return bool(value)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .answer import Completion, Count, Failure, error_line
+from .answer import Completion, Count, Failure, count, error_line
 from .protocol import Messages, Protocol, text_of
 
 
@@ -68,7 +68,7 @@ class Pooling(Protocol[Pooled]):
                 fewer = message.data is None and results  # of rerank with ``top_n``
                 answer.add_results(None if fewer else len(results))
         if (usage := message.usage) is not None:
-            answer.count(input_=usage.total_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
+            answer.count(input_=usage.prompt_tokens if count(usage.prompt_tokens) else usage.total_tokens)
         elif message.meta is not None and message.meta.tokens is not None:
             answer.count(input_=message.meta.tokens.input_tokens)
 

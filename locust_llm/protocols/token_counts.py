@@ -10,6 +10,10 @@ import msgspec
 
 MAX_COUNT: Final = 1 << 53
 MAX_DIGITS: Final = 16
+CHUNKS_PER_TOKEN: Final = 8
+LONGEST_TOKEN: Final = 128
+"""Characters of a token: on average fewer than CHUNKS_PER_TOKEN, in the longest of common vocabularies so many. A proxy may
+send each by itself, so an answer may have more chunks than tokens, but not more than these."""
 
 Count = int | float | str | None
 """A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others write texts."""
@@ -74,7 +78,7 @@ class TokenCounts:
         self.strange: dict[str, str] = {}
         """Counts that cannot be one, as the server wrote them last, by their names in a record."""
 
-    def settled(self, *, answered: bool, visible: bool, reasoned: bool) -> "Settled":
+    def settled(self, *, answered: bool, visible: bool, reasoned: bool, chunks: int) -> "Settled":
         """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some of it is the answer,
         ``reasoned``: and some the reasoning, as it was made."""
         rejected = {name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])}
@@ -88,6 +92,8 @@ class TokenCounts:
             if generated != written:
                 thought = thought or generated - written
                 rejected[OUTPUT], written = str(written), generated
+        if written is not None and chunks > CHUNKS_PER_TOKEN * written + LONGEST_TOKEN:
+            rejected[OUTPUT], written = str(written), None
         if cached is not None and read is not None and cached > read:
             rejected[CACHED], cached = str(cached), None
         return Settled(read, written, thought, cached, tuple(sorted(rejected.items())))

@@ -132,6 +132,8 @@ def test_codings_one_over_the_other_and_what_is_no_such_coding() -> None:
         assert decompressed(b"\x00not compressed", applied, 1000) is None
     top = head(502, "text/plain", Content_Encoding="gzip", Connection="close")
     assert outcome(top, b"not compressed") == ("http_status", "HTTP 502: not compressed")
+    top = head(502, "text/plain", Content_Encoding="zstd", Connection="close")
+    assert outcome(top, b"\x28\xb5\x2f\xfd") == ("http_status", "HTTP 502: (compressed: zstd)")
 
 
 @pytest.mark.parametrize("coding", CODERS)

@@ -79,6 +79,8 @@ def test_these_are_chunks(content: dict[str, Any]) -> None:
             reasoning_details=[], thinking="", thinking_blocks=[{"type": "thinking", "thinking": "", "signature": "s"}]
         ),
         delta(reasoning_details=[{"type": "reasoning.encrypted", "data": "AAAA"}]),
+        delta(reasoning_details=[{"type": "reasoning.text", "signature": "AAAA", "index": 0}]),
+        delta(content=[{"type": "thinking", "signature": "AAAA"}]),
         delta(tool_calls=[{"index": 0}]),
         delta(tool_calls=[{"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": ""}}]),
         delta(tool_calls=[{"index": 0, "id": "", "function": {"name": "", "arguments": {}}}]),

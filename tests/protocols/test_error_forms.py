@@ -112,6 +112,9 @@ def test_an_error_beside_choices_or_in_one_of_them() -> None:
                    {"x_groq": {"error": "boom"}}):  # fmt: skip
         assert stream("chat", {**TEXT["chat"], **fields}).outcome() == ("stream_error", "boom")
     choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "boom"}}
+    whole = Completion(PROTOCOLS["chat"])
+    whole.whole(json.dumps({"choices": [choice]}).encode())
+    assert whole.outcome() == ("stream_error", "boom")
     got = stream("chat", TEXT["chat"], {"choices": [choice]})
     assert (got.outcome(), got.chunk_reads) == (("stream_error", "boom"), [0])
 

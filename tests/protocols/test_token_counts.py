@@ -188,11 +188,22 @@ def test_a_zero_in_each_chunk_is_no_count_of_the_chunks() -> None:
     assert (got.chunk_tokens, got.output_tokens, got.settled.rejected) == ((), 3, ())
 
 
+def test_a_count_that_stands_still_is_none_of_a_long_answer() -> None:
+    """A token of 128 characters, each by itself, may be; 1,000 chunks of one token may not."""
+    assert answer("chat", events("chat", [usage("chat", 7, 1)], texts=128)).output_tokens == 1
+    assert answer("chat", events("chat", [usage("chat", 7, 125)], texts=1000)).output_tokens == 125
+    got = answer("chat", events("chat", [usage("chat", 7, 1)], texts=1000))
+    assert (got.output_tokens, got.settled.rejected) == (None, (("output_tokens", "1"),))
+
+
 @pytest.mark.parametrize("kind", ["embeddings", "rerank"])
 def test_a_prompt_of_no_tokens_is_not_taken_of_vectors(kind: str) -> None:
     got = Completion(PROTOCOLS[kind])
     got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}).encode())
     assert (got.outcome(), got.input_tokens, got.settled.rejected) == ((OK, ""), None, (("input_tokens", "0"),))
+    got = Completion(PROTOCOLS[kind])
+    got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 7}}).encode())
+    assert got.input_tokens == 7
 
 
 NUMBERS = st.one_of(st.none(), st.integers(-5, 30), st.floats(), st.sampled_from(["7", "", "x", "1e3", [], {}, True]))
