@@ -20,12 +20,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import requests
 from support.one_request import ask
 
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import OK, Record
+from locust_llm.report.results.waterfall import ServerTime, Waterfall
 
 HERE = Path(__file__).parents[1]
 CHAT = HERE.parent / "locustfiles" / "chat.py"
@@ -136,6 +138,10 @@ class Compared(NamedTuple):
     servers_output_tokens: float
     input_tokens: int
     servers_input_tokens: float
+    server_time: ServerTime
+    """As the report has it, from the histograms that it read."""
+    servers_queue: float
+    servers_prefill: float
 
 
 def compare(server: Server, folder: Path, load: str, *words: str) -> Compared:
@@ -162,7 +168,14 @@ def compare(server: Server, folder: Path, load: str, *words: str) -> Compared:
         grown("vllm:generation_tokens_total"),
         sum(record.input_tokens or 0 for record in records),
         grown("vllm:prompt_tokens_total"),
+        waterfall_of(folder).server,
+        servers("vllm:request_queue_time_seconds"),
+        servers("vllm:request_prefill_time_seconds"),
     )
+
+
+def waterfall_of(folder: Path) -> Waterfall:
+    return msgspec.convert(msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], Waterfall)
 
 
 LOADS = {
@@ -182,6 +195,31 @@ def test_vllm_says_the_same_of_itself(vllm: Server, tmp_path: Path, load: str) -
     assert said.input_tokens == said.servers_input_tokens
     assert abs(said.ttft - said.servers_ttft) <= max(5.0, 0.2 * said.servers_ttft)
     assert said.itl == pytest.approx(said.servers_itl, rel=0.05)
+    told = said.server_time
+    assert (told.basis, told.count) == ("histograms", int(LOADS[load][3]))
+    assert told.queue_ms == pytest.approx(said.servers_queue, abs=0.01)
+    assert told.prefill_ms == pytest.approx(said.servers_prefill, abs=0.01)
+    assert "Queue or prefill?" in (tmp_path / "r" / "summary.md").read_text()
+
+
+def test_vllms_own_times_of_each_request_are_those_of_its_histograms(tmp_path: Path) -> None:
+    with started("start_vllm.sh", "/health", "--no-enable-prefix-caching", "--enable-per-request-metrics") as server:
+        before = page(server)
+        done = run(server, tmp_path / "r", "--no-probe", "--model", "tiny", "-u", "4", "--request-count", "30",
+                   "--synthetic-input-tokens-mean", "200", "--output-tokens-mean", "8")  # fmt: skip
+        after = page(server)
+    assert {record.outcome for record in done.records} == {OK}
+    found = waterfall_of(tmp_path / "r")
+    assert (found.impossible, found.server.basis) == (0, "requests")
+    assert found.reported == {"metrics": found.requests}  # an answer without text has no first token
+    assert found.requests >= 27
+    own_ms = {mean.name: mean.server_ms for mean in found.own_means[0].means}
+    for part in ("queue", "prefill"):
+        name = f"vllm:request_{part}_time_seconds"
+        grown_s, count = (after[f"{name}{end}"] - before.get(f"{name}{end}", 0.0) for end in ("_sum", "_count"))
+        assert own_ms[part] == pytest.approx(1e3 * grown_s / count, abs=0.01)
+        if found.requests == count:
+            assert found.means_ms[part] == pytest.approx(1e3 * grown_s / count, abs=0.01)
 
 
 def test_natural_stops_and_ignore_eos(vllm: Server) -> None:

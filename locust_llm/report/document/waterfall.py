@@ -55,7 +55,7 @@ RULES: Final = {
     "make it shorter.",
     PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a prefix cache or fewer "
     "prompts at a time make it shorter.",
-    CLIENT: "Chunks lay unread on this machine: its CPU is short.",
+    CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this machine's CPU is short.",
 }
 """What follows from the largest part."""
 

@@ -48,7 +48,7 @@ NAMES: Final = {
     QUEUE: "the server's queue",
     PREFILL: "prefill",
     SERVER: "in the server",
-    CLIENT: "late read (load generator)",
+    CLIENT: "read with later chunks",
     UNATTRIBUTED: "unattributed",
     DECODE: "decode",
     DELIVERY: "delivery of the tokens",

@@ -42,6 +42,8 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """What the server reports of a request: nothing; its queue and prefill; one of them."""
+PROMPT_US: Final = 1000
+"""A response whose bytes never lay unread for so long was read at once: chunks that came together were sent together."""
 FOLLOWED_S: Final = 2.0
 """Within so much all processes follow a change of the limit."""
 
@@ -108,7 +110,9 @@ def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[s
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
     send = np.minimum(_whole(at("written_us")), after)
-    client = np.where(first, np.minimum(_whole((ttft_s - at("ttft_soonest_s")) * 1e6), after - send), 0)
+    prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
+    later = np.where(first & ~prompt, _whole((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
+    client = np.minimum(later, after - send)
     parts = {
         LATE: np.where(again, 0, left),
         RETRIES: np.where(again, left, 0),

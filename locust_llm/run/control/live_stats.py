@@ -26,6 +26,8 @@ MAX_NAMES: Final = 1000
 """Of requests; a locustfile may give each its own."""
 RATE_S: Final = 5.0
 """Seconds that tokens per second are of."""
+LATE_READ_US: Final = 1000
+"""From so long on, bytes lay unread for a while; chunks that came together and were read sooner were sent together."""
 PARTS_S: Final = 30
 """Whole seconds that the recent parts of requests' time are of."""
 PARTS: Final = ("late", "retries", "gate", "connect", "send", "network", "queue", "prefill", "server", "client")
@@ -109,7 +111,7 @@ class Parts:
         if before > 0.0:
             sums[1 if record.attempt > 1 or record.resent else 0] += before
         inside = chunk_us[0]
-        if record.merged and record.merged[0][0] == 0:
+        if record.merged and record.merged[0][0] == 0 and (record.read_lag_us or 0) >= LATE_READ_US:
             sums[9] += (inside - record.merged[0][1]) / 1e6
             inside = record.merged[0][1]
         if (send := record.written_us) is not None:

@@ -56,15 +56,16 @@ BEFORE = {"late": 700, "gate": 200, "connect": 100, "send": 10}
         (answered(300, 400, **WAITED, resent=1), None,
          {"retries": 700, "gate": 200, "connect": 100, "send": 10, "network": 5, "server": 285}),
         # the first chunk came at 300 ms in one read with the next; it may have come at 280
-        (answered(300, 300, 400, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 150),
+        (answered(300, 300, 400, read_lag_us=5 * MS, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 150),
          {"network": 30, "queue": 100, "prefill": 150, "client": 20}),
         # it cannot have come before 295 ms, as it was not computed
-        (answered(300, 300, 400, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 195),
+        (answered(300, 300, 400, read_lag_us=5 * MS, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 195),
          {"queue": 100, "prefill": 195, "client": 5}),
         # its front end says 275 ms: 25 before and after the engine; 290, and the first chunk cannot have come at 280
         (answered(300, 400, **WAITED), times(100, 150, ttft_us=275 * MS),
          {**BEFORE, "network": 15, "handover": 25, "queue": 100, "prefill": 150}),
-        (answered(300, 300, 400, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 150, ttft_us=290 * MS),
+        (answered(300, 300, 400, read_lag_us=5 * MS, merged=((0, 280 * MS), (1, 280 * MS))),
+         times(100, 150, ttft_us=290 * MS),
          {"handover": 40, "queue": 100, "prefill": 150, "client": 10}),
         # 4 ms more than there was: two clocks; 6 ms more: it cannot be
         (answered(300, 400), times(100, 204), {"queue": 100, "prefill": 200}),
@@ -128,6 +129,12 @@ def test_two_processes_have_half_of_the_slots_each() -> None:
     taken = answered(200, 900, id="first", limit=2, sent_at=9.95, admitted_at=9.95, worker="a")
     assert parts(cut([taken, answered(50, 60, id="a", limit=2, **wait)]), 1) == {"gate": 150, "server": 50}
     assert parts(cut([taken, answered(50, 60, id="a", limit=4, **wait)]), 1) == {"late": 150, "server": 50}
+
+
+def test_chunks_that_were_sent_together_are_not_put_down_to_the_reader() -> None:
+    """The whole answer came after 300 ms, in one read that followed at once."""
+    at_once = answered(300, 300, 300, read_lag_us=MS // 2, merged=((0, 0), (1, 0), (2, 0)))
+    assert parts(cut([at_once])) == {"server": 300}
 
 
 def test_the_network_is_the_shortest_round_trip_of_a_process() -> None:

@@ -209,7 +209,7 @@ def test_without_a_gate_no_part_is_the_gates(clock: Clock) -> None:
 
 def test_a_retry_and_a_late_reader_are_parts_too(clock: Clock) -> None:
     stats = LiveStats(clock)
-    stats.add(answered(200, 200, due_at=9.5, asked_at=10.0, attempt=2, merged=((0, 160_000),)))
+    stats.add(answered(200, 200, due_at=9.5, asked_at=10.0, attempt=2, read_lag_us=2000, merged=((0, 160_000),)))
     assert parts_ms(stats) == {"retries": 500, "server": 160, "client": 40}
 
 
