@@ -7,6 +7,7 @@ read; a file that is no index, of another version or damaged, is made anew; wher
 import os
 import sqlite3
 import stat
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from importlib.metadata import version
@@ -96,11 +97,19 @@ def runs_in(folder: Path) -> Runs:
 
 
 def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no runs of their own."""
-    waiting = [("", 0)]
+    """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no runs of their own. A
+    folder that links lead to again is looked at once, by its own name where that is as near."""
+    waiting, visited = deque([("", 0)]), set[tuple[int, int]]()
     while waiting:
-        name, depth = waiting.pop()
+        name, depth = waiting.popleft()
         path = os.path.join(root, name)
+        try:
+            folder = os.stat(path)
+        except OSError:
+            continue
+        if (folder.st_dev, folder.st_ino) in visited:
+            continue
+        visited.add((folder.st_dev, folder.st_ino))
         signs = [_sign(os.path.join(path, file)) for file in FILES] if name else []
         if any(signs) and not _is_text(name):
             unread.append((name.encode("utf-8", "replace").decode(), "its name is no text"))
@@ -109,7 +118,8 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
         elif depth <= DEPTH:
             try:
                 with os.scandir(path) as found:
-                    below = [one.name for one in found if one.is_dir() and not one.name.startswith(".")]
+                    folders = [one for one in found if one.is_dir() and not one.name.startswith(".")]
+                below = [one.name for one in sorted(folders, key=os.DirEntry.is_symlink)]
             except OSError as error:
                 unread.append((name.encode("utf-8", "replace").decode(), error.strerror or str(error)))
                 continue

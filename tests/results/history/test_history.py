@@ -91,6 +91,16 @@ def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.Monke
     assert read == []
 
 
+def test_links_list_no_run_twice_and_lead_into_no_loop(tmp_path: Path) -> None:
+    year(tmp_path, [1.0, 1.1])
+    names = [entry.folder for entry in runs_in(tmp_path).entries]
+    (tmp_path / "latest").symlink_to(tmp_path / names[-1])
+    (tmp_path / "0-earlier").symlink_to(tmp_path / names[0])
+    for number in range(100):  # a hundred ways at each of four levels
+        (tmp_path / f"again-{number}").symlink_to(tmp_path)
+    assert [entry.folder for entry in runs_in(tmp_path).entries] == names
+
+
 def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
     year(tmp_path, [1.0, 1.1])
     first = runs_in(tmp_path)
