@@ -97,7 +97,8 @@ class Signal(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         limit = self.invalid if self.level == INVALID else self.degraded
-        return f"{self.what} {_figure(self.value)}{self.unit} (limit {_figure(limit)}{self.unit})"
+        value, most = _apart(self.value, limit)
+        return f"{self.what} {value}{self.unit} (limit {most}{self.unit})"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -183,5 +184,10 @@ def advice_for(slow: Sequence[Evidence]) -> str:
     return BUSY_ADVICE
 
 
-def _figure(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+def _apart(value: float, limit: float) -> tuple[str, str]:
+    """With as many digits as show which is larger."""
+    for n in range(0 if min(value, limit) >= 100 else 1, 4):
+        found = f"{value:.{n}f}", f"{limit:.{n}f}"
+        if found[0] != found[1] or value == limit:
+            return found
+    return found

@@ -193,3 +193,13 @@ def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(kn
     verdict = judge([told(merged_share=0.3, **known)])
     assert verdict is not None
     assert verdict.advice == advice
+
+
+@pytest.mark.parametrize(
+    ("merged_share", "text"),
+    [(0.3, "merged chunks 30.0% (limit 25.0%)"), (0.2501, "merged chunks 25.01% (limit 25.00%)")],
+)
+def test_a_value_above_its_limit_looks_so(merged_share: float, text: str) -> None:
+    verdict = judge([told(merged_share=merged_share)])
+    assert verdict is not None
+    assert verdict.reasons == (text,)

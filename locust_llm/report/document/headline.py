@@ -86,7 +86,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     elif c.cut > c.requests / 2:
         trouble = f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
     invalid = summary.client is not None and summary.client.level == INVALID
-    load = "" if trouble or invalid else _load(c, run, summary)
+    load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(c, run, summary)
     if trouble:
         yield trouble
         load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
@@ -97,6 +97,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
             load = f"{why}, but {same} all the same:"
         else:
             yield why
+            load = f"{load[:1].lower()}{load[1:]}"
     yield f"{load} {first}".strip()
     yield from others
     if summary.outages:
@@ -121,9 +122,14 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{c.cancelled} were cancelled on purpose"
 
 
+def _of_ramp(summary: Summary) -> str:
+    """Of what: its limit, or its rate; empty without one."""
+    return next((found.by for found in summary.breakdowns if found.of_ramp), "")
+
+
 def _load(c: Conditions, run: Run, summary: Summary) -> str:
     """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of it."""
-    ramp = next((found.by for found in summary.breakdowns if found.of_ramp), "")
+    ramp = _of_ramp(summary)
     limit = limit_in_brief(c.limit_in_force)
     if c.loop == "open":
         of_ramp = f"rates from 0 to {brief(c.rate_per_s, '/s', 3)} together, a ramp:"
