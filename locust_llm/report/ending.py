@@ -9,14 +9,14 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import PREFILL, RATE
-from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
+from locust_llm.core.text import brief, clean, cut, many, number, supported, title
 from locust_llm.report.analysis.breakdowns import WHOLE
 from locust_llm.report.analysis.knee import SLO
 from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Group, Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
 from locust_llm.report.document.delivery import delivery_line, outage_line
-from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, SHORT_NAMES, main_first
+from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, main_first
 from locust_llm.report.document.headline import OF_TAGS, headline
 from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.paired import head_of
@@ -33,6 +33,7 @@ from locust_llm.report.document.remarks import (
 from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
 from locust_llm.report.document.waterfall import in_brief
 from locust_llm.report.results.paired import Paired
+from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
@@ -82,7 +83,7 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     first = _wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
     if missing := incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
-    basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary), width)
+    basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = list(_aligned(*_table(summary, run), width))
     room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, 99, width)) - (3 if table else 2)
     open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
@@ -149,23 +150,31 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
     yield from policy_lines(summary, run)
 
 
-def _basis(summary: Summary) -> str:
+def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
     said = [f"From {many(c.succeeded, 'answered request')} in {brief(c.duration_s, ' s', 3)}"]
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
-    first = rows.get(TTFT.tag)
-    artificial = summary.swept or summary.examination is not None
-    if not artificial and first is not None and first.effective is not None and first.count:
-        if first.effective < CORRELATED * first.count:
-            said.append(f"worth {first.effective:.0f} independent ones for the mean of TTFT")
-        if first.plus_minus.get(99.0):
-            said.append(f"TTFT p99 measured to {ends_of(first.plus_minus[99.0])} ms")
+    first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
+    well = summary.client is None or summary.client.level == OK  # else the load generator may move it further
+    if well and not summary.swept and summary.examination is None and first is not None:
+        said += _uncertainty(first)
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         said.append(f"the sweep ended: {summary.sweep.ended}")
     return f"{', '.join(said)}."
+
+
+def _uncertainty(row: Row) -> list[str]:
+    """One interval that a reader can use, of the slow requests where there are enough; empty: there is none."""
+    for percentile in (95.0, 50.0):
+        value, ends = row.percentiles.get(percentile), row.uncertainty(percentile)
+        if value is not None and ends is not None:
+            half = (ends[1] - ends[0]) / 2
+            low, high = (supported(end, half, more=1) for end in ends)
+            return [f"{OF_TAGS[row.tag]} {title(percentile)} {low} to {high} ms (95% interval)"]
+    return []
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:

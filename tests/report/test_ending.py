@@ -4,13 +4,15 @@ import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
 
+from locust_llm.core.certificate import Bounds, Certificate
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
+from locust_llm.core.run import Health, Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.figures import NOTHING
 from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
+from locust_llm.report.plus_minus import certified
 from locust_llm.report.text import console
 from locust_llm.slo.client_verdict import DEGRADED, Verdict
 
@@ -30,7 +32,9 @@ def said(*records: Record, run: Run | None = None, width: int = 120, **settings:
 def test_the_verdict_is_first_and_the_report_last() -> None:
     lines = said(*spread(199), slo=("ttft p50 < 3s",))
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
-    assert lines[1] == "From 199 answered requests in 198 s, client verdict OK."
+    assert (
+        lines[1] == "From 199 answered requests in 198 s, TTFT p95 183.3 to 195.3 ms (95% interval), client verdict OK."
+    )
     assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
         "TTFT (ms)", "ITL (ms)", "Longest Stall (ms)", "Request Latency (ms)",
@@ -185,3 +189,22 @@ def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
     assert "No request has a record." in text
     assert "From 0 answered" not in text
     assert "No request was sent" not in text
+
+
+def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
+    """The interval of p95 is 183.3 to 195.3 ms by chance, and the stamps are off by half a millisecond."""
+    off = Bounds(count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5})
+    certificate = Certificate(streams=100, chunks=1000, ttft=off, gap=off)
+    health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate)
+    run = replace(a_run(), health=(health,))
+    columns = collect(spread(199))
+    summary = certified(summarise(columns, run), columns, run)
+    row = next(row for row in summary.rows if row.tag == "time_to_first_token")
+    chance = row.intervals[95.0]
+    lower, upper = row.plus_minus[95.0]
+    assert row.uncertainty(95.0) == (chance[0] - lower, chance[1] + upper)
+    assert min(lower, upper) >= 0.5
+    text = ending(summary, run, "reports/by-hand")
+    assert "TTFT p95 182.8 to 195.8 ms (95% interval)" in text
+    assert "\N{PLUS-MINUS SIGN}" not in text
+    assert "worth" not in text

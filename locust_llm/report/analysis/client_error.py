@@ -77,8 +77,9 @@ def bounded_by_stamps(rule: Rule, verdict: Verdict) -> bool:
     return not signals_of(verdict, rule) & {*DELAYS}
 
 
-def value_error_s(word: str, seen: Evaluation) -> float | None:
-    """By how much one value of a metric may be off at most; None: nobody knows."""
+def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> float | None:
+    """By how much one value of a metric may be off at most; None: nobody knows. ``of_records``: with what the stamps around
+    merged chunks leave open, which differs from request to request."""
     if seen.verdict is None:
         return 0.0
     signals = signals_of(seen.verdict, Rule(word, "<", 0.0, next(iter(BY_WORD[word].units))))
@@ -96,7 +97,7 @@ def value_error_s(word: str, seen: Evaluation) -> float | None:
         ok = seen.main.outcome(OK)
         least, most = reach_of_merged(ok, metric)
         known = ~np.isnan(least) & ~np.isnan(most)
-        off_s += float((most - least)[known].max(initial=0.0)) + ttft.max_ms / 1e3
+        off_s += ttft.max_ms / 1e3 + (float((most - least)[known].max(initial=0.0)) if of_records else 0.0)
     return off_s + (delays_s(seen) if signals & {*DELAYS} else 0.0)
 
 
@@ -149,20 +150,38 @@ def _of_conditions(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
     """Of a share of requests that meet conditions: each limit is moved either way by as much as its values may be off."""
     nearer, further = list[Condition](), list[Condition]()
     for condition in rule.given:
-        off_s = value_error_s(condition.metric, seen)
+        off_s = value_error_s(condition.metric, seen, of_records=False)
         if off_s is None or BY_WORD[condition.metric].units is not TIME:
             return None
         off = off_s * BY_WORD[condition.metric].units[condition.unit]
         step = -off if condition.op.startswith("<") else off
         nearer.append(msgspec.structs.replace(condition, number=condition.number + step))
         further.append(msgspec.structs.replace(condition, number=condition.number - step))
-    both = [figure(msgspec.structs.replace(rule, given=tuple(given)), seen) for given in (nearer, further)]
+    both = [
+        figure(msgspec.structs.replace(rule, given=tuple(given)), _with_merged(rule, seen, best=best))
+        for given, best in ((nearer, False), (further, True))
+    ]
     reached = [end for one in both for end in (one.ends or (one.value, one.value))]
     values = [value for one in both for value in (one.value, one.worst) if value is not None]
     if not values or None in reached:
         return None
     known = [*values, *(end for end in reached if end is not None)]
     return replace(found, ends=(min(known), max(known)))
+
+
+def _with_merged(rule: Rule, seen: Evaluation, *, best: bool) -> Evaluation:
+    """The requests with the values that chunks which came merged leave open, as they meet the conditions best, or least."""
+    requests = seen.main.requests.copy()
+    every = Selection(requests, np.ones(len(requests), np.bool_))
+    assert seen.verdict is not None
+    for condition in rule.given:
+        metric = BY_WORD[condition.metric].metric
+        word = Rule(condition.metric, "<", 0.0, condition.unit)
+        if metric is None or not signals_of(seen.verdict, word) & {*OF_RECORDS}:
+            continue
+        least, most = reach_of_merged(every, metric)
+        requests[metric.column] = (least if best == condition.op.startswith("<") else most) / metric.base
+    return seen._replace(main=Selection(requests, seen.main.chosen))
 
 
 # -- by the stamps -----------------------------------------------------------------------------------------------------

@@ -389,7 +389,9 @@ def short_of(found: Found) -> str:
 def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
     correlated = found.size is not None and round(found.size) < found.count
-    there = f"there are {found.count:,}" + (f", worth {found.size:,.0f} for {rule.stat}" if correlated else "")
+    there = f"there are {found.count:,}" + (
+        f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
+    )
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
         return f"{short_of(found)}: {there}" if found.short else f"the requests are correlated: {there}"

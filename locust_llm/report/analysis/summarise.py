@@ -28,6 +28,7 @@ from locust_llm.slo.metrics import (
     PER_USER,
     POOLED,
     TTFT,
+    TTFT_FROM_DUE,
     WAIT_TAGS,
     Metric,
 )
@@ -35,7 +36,7 @@ from locust_llm.slo.metrics import (
 from .breakdowns import breakdowns, growth, model_mix, sessions
 from .censoring import reach, sent
 from .columns import Columns
-from .correlation import MIN_VALUES, size_by_ranks
+from .correlation import MIN_VALUES, of_percentile, size_by_ranks
 from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
@@ -150,6 +151,8 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
         found = distribution(metric, (finished if metric.tag in WAIT_TAGS else ok)[metric.column], percentiles)
+        if metric in (TTFT, TTFT_FROM_DUE):
+            found = replace(found, intervals=_intervals(ok, metric))
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
 
     rows = [row(metric) for metric in _latencies(ok)]
@@ -160,9 +163,25 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     return (*rows, *(length for length in lengths if length.tag not in OPTIONAL_TAGS or length.count))
 
 
-def _effective(ok: Selection, metric: Metric) -> float | None:
+def _in_order(ok: Selection, metric: Metric) -> Floats:
+    """Values by the time of the send."""
     values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
-    known = values[~np.isnan(values)]
+    known: Floats = values[~np.isnan(values)]
+    return known
+
+
+def _intervals(ok: Selection, metric: Metric) -> dict[float, tuple[float, float]]:
+    """Those that have both ends, in the unit of the metric."""
+    values, found = _in_order(ok, metric), dict[float, tuple[float, float]]()
+    for percentile in (50.0, 95.0):
+        low, high = of_percentile(values, percentile).ends
+        if low is not None and high is not None:
+            found[percentile] = low * metric.scale, high * metric.scale
+    return found
+
+
+def _effective(ok: Selection, metric: Metric) -> float | None:
+    known = _in_order(ok, metric)
     return size_by_ranks(known) if len(known) >= MIN_VALUES else None
 
 

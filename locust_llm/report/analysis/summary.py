@@ -44,6 +44,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
     plus_minus: dict[float, tuple[float, float]] = {}
     """By how much the true percentile may be lower, and by how much higher: see plus_minus.py. Empty: nobody knows."""
+    intervals: dict[float, tuple[float, float]] = {}
+    """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this run."""
+
+    def uncertainty(self, percentile: float) -> tuple[float, float] | None:
+        """The ends between which the true percentile lies, chance and measurement together; None: not known."""
+        if (interval := self.intervals.get(percentile)) is None:
+            return None
+        lower, upper = self.plus_minus.get(percentile, (0.0, 0.0))
+        return max(interval[0] - lower, 0.0), interval[1] + upper
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

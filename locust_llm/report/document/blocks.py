@@ -112,11 +112,11 @@ def _reach(result: SloResult) -> float | None:
 
 
 def counted(result: SloResult) -> str:
-    """``1500``; ``1500 (worth 140)`` where they are correlated."""
+    """``1500``; ``1500 (effective 140)`` where they are correlated."""
     count, worth = result.count or 0, result.effective
     if not count or worth is None or worth >= 0.9 * count:
         return str(count or "-")
-    return f"{count} (worth {worth:.0f})"
+    return f"{count} (effective {worth:.0f})"
 
 
 def decimals_of(row: Row) -> int:

@@ -95,10 +95,8 @@ def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
-    sizes = "; ".join(
-        f"for the mean of {name} {row.count:,} are worth {row.effective:,.0f}" for name, row in known.items()
-    )
-    yield Text(f"Requests that wait together say less than as many independent ones: {sizes}.")
+    sizes = "; ".join(f"{row.effective:,.0f} of {row.count:,} for the mean of {name}" for name, row in known.items())
+    yield Text(f"Requests that wait together are not independent: the effective sample size is {sizes}.")
 
 
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:

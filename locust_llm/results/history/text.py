@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from locust_llm.core.text import bound, clean, cut, many
+from locust_llm.core.text import clean, cut, many
 
 from .changes import LEAST, level
 from .entry import NOT_ENDED, Entry
@@ -75,9 +75,9 @@ def _plot_of(series: Series, figure: KeyFigure, last: int, least: float) -> Iter
         return
     counted = series.of(figure)
     levels, values = _levels(counted, figure, found), [one.figures[figure.name] for one in shown]
-    head = ["started", "run", "commit", figure.label, "", ""]
+    head = ["started", "run", "commit", figure.label, ""]
     rows = [_plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown]
-    head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 5))
+    head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))
     places = {turn.first.folder for turn in found} & {one.folder for one in shown}
     yield from (f"  before: {clean(str(turn))}" for turn in found if turn.first.folder not in places)
     yield head_line
@@ -92,10 +92,9 @@ def _plot_of(series: Series, figure: KeyFigure, last: int, least: float) -> Iter
 
 
 def _plot_row(one: Entry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]) -> list[str]:
-    value, reach = one.figures[figure.name], one.plus_minus.get(figure.name)
+    value = one.figures[figure.name]
     return [
         when(one), cut(clean(one.folder), NAME), commit(one), figure.said(value),
-        f"± {bound(reach * 1e3)}" if reach is not None else "",
         _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
     ]  # fmt: skip
 

@@ -138,7 +138,10 @@ def test_a_run_that_is_short_for_its_correlation_says_so() -> None:
     assert average.reason.startswith("the run is short for the correlation of its requests, about ")
     median = judged("ttft p50 < 5ms", grouped)
     assert (median.status, median.low, median.high) == ("INCONCLUSIVE", None, None)
-    assert "short for the correlation of its requests: there are 400, worth 6 for p50" in median.reason
+    assert (
+        "short for the correlation of its requests: there are 400, an effective sample size of 6 for p50"
+        in median.reason
+    )
 
 
 def test_rates() -> None:
