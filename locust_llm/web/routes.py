@@ -211,7 +211,9 @@ def _gate(view: View) -> flask.Response:
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in GATE_FIELDS)
     try:
         if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {*GATE_FIELDS}:
-            raise ValueError(f"the gate has the fields limit and ramp_s, and no {cut_short(repr(min(others)))}")
+            raise ValueError(
+                f"the gate has the fields limit and ramp_s, and no {cut_short(repr(min(map(str, others))))}"
+            )
         done = view.change_limit(
             _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
         )
