@@ -51,7 +51,7 @@ def with_histograms(found: Waterfall | None, history: History, run: Run) -> Wate
 
 def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMeans]:
     for name in sorted(history.names):
-        samples = _samples(history, name, run.profiling_at, run.ended_at or run.stopping_at or float("inf"))
+        samples = _samples(history, name, run)
         means = list[OwnMean]()
         for what, parts in OURS.items():
             if what == "inference" and any(mean.name == "decode" for mean in means):  # the server parts it
@@ -65,12 +65,13 @@ def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMea
             yield OwnMeans(engine=engine, source=samples[-1].source, means=tuple(means))
 
 
-def _samples(history: History, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
-    """Those of the run, and the first one after it, whose counters have the last requests."""
-    after = (
-        sample for sample in history.by_name[name] if ended_at < sample.at < ended_at + AFTER_S and not sample.failure
-    )
-    return [*history.between(name, began_at, ended_at), *islice(after, 1)]
+def _samples(history: History, name: str, run: Run) -> list[EngineSample]:
+    """Those of the run, and the first one after it, whose counters have the last requests; after a stage they have those of
+    the next one."""
+    ended_at = run.ended_at or run.stopping_at or float("inf")
+    last_at = ended_at + (AFTER_S if run.stage is None else 0.0)
+    after = (sample for sample in history.by_name[name] if ended_at < sample.at < last_at and not sample.failure)
+    return [*history.between(name, run.profiling_at, ended_at), *islice(after, 1)]
 
 
 def _by_histograms(servers: Sequence[OwnMeans], found: Waterfall) -> ServerTime | None:

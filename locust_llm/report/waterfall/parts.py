@@ -68,9 +68,9 @@ def source_of(name: str, known: NDArray[np.int8]) -> str:
         return REPORTED
     if name == UNATTRIBUTED:
         return UNATTRIBUTED
-    if name in (NETWORK, SERVER) and len(known) and np.bincount(known).argmax() != NOTHING:
-        return BETWEEN
-    return MEASURED
+    mostly = int(np.bincount(known).argmax()) if len(known) else NOTHING
+    less_reported = (name == NETWORK and mostly == BOTH) or (name == SERVER and mostly != NOTHING)
+    return BETWEEN if less_reported else MEASURED
 
 
 def split(requests: pd.DataFrame, reported: Reported, limits: Sequence[LimitChange] = ()) -> Split:

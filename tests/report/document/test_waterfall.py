@@ -9,6 +9,7 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.core.engine_metrics import EngineSample, History
 from locust_llm.core.record import Record
+from locust_llm.core.run import Stage
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.document.blocks import Table, Text
 from locust_llm.report.document.waterfall import in_brief, time_in_server, where_the_time_went
@@ -170,6 +171,17 @@ def test_the_first_reading_after_the_run_has_its_last_requests() -> None:
         history.add(EngineSample(at=UNIX + at, engine="vLLM", queue_s=100 + count * 0.6, queue_count=100 + count,
                                  prefill_s=100 + count * 0.2, prefill_count=100 + count))  # fmt: skip
     assert with_(replace(UNKNOWN, means_ms=MEANS), history).server.count == 60
+
+
+def test_after_a_stage_the_counters_have_the_next_one() -> None:
+    history = history_of(50, queue=0.6, prefill=0.2)
+    history.add(
+        EngineSample(at=UNIX + 100.5, engine="vLLM", queue_s=999, queue_count=999, prefill_s=999, prefill_count=999)
+    )
+    stage = Stage(number=1, value=1.0, began_at=UNIX, ended_at=UNIX + 100)
+    made = with_histograms(replace(UNKNOWN, means_ms=MEANS), history, replace(a_run(), stage=stage))
+    assert made is not None
+    assert made.server.count == 50
 
 
 def test_a_server_that_served_others_too_is_named_one() -> None:

@@ -11,7 +11,7 @@ from locust_llm.core.run import LimitChange
 from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.results.waterfall import TO_FIRST
-from locust_llm.report.waterfall.parts import Split, split
+from locust_llm.report.waterfall.parts import BOTH, NOTHING, PREFILL_ONLY, Split, source_of, split
 
 MS = 1000
 GATE = (LimitChange(UNIX, 50),)
@@ -141,6 +141,20 @@ def test_the_network_is_the_shortest_round_trip_of_a_process() -> None:
     """The kernel's figure of a single connection may hold a delayed acknowledgement."""
     found = cut([answered(50, 60, id="a", rtt_us=40 * MS), answered(50, 60, id="b", rtt_us=1 * MS)])
     assert parts(found, 0) == parts(found, 1) == {"network": 1, "server": 49}
+
+
+@pytest.mark.parametrize(
+    ("known", "sources"),
+    [
+        (NOTHING, {"network": "measured", "server": "measured"}),
+        (PREFILL_ONLY, {"network": "measured", "prefill": "reported", "server": "measured less reported"}),
+        (BOTH, {"network": "measured less reported", "queue": "reported", "prefill": "reported"}),
+    ],
+)
+def test_where_a_figure_is_from(known: int, sources: dict[str, str]) -> None:
+    """Of most of the requests."""
+    several = np.array([known, known, NOTHING], np.int8)
+    assert {name: source_of(name, several) for name in sources} == sources
 
 
 ms = st.integers(0, 5_000_000)
