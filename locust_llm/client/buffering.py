@@ -169,7 +169,7 @@ def way_of(record: Record) -> str:
     low, high = DELAYED_ACK_US
     if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and share(gaps_us, low, high) >= DELAYED_SHARE:
         return DELAYED
-    usual = median(Counter(us).values())
+    usual = median(Counter(first).values())
     return LUMPS if together >= LUMP and usual >= USUAL_LUMP else ""
 
 

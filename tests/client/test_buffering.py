@@ -1,5 +1,6 @@
 """Buffering: streams that were held back on the way, told from those that came as they were made."""
 
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -149,3 +150,11 @@ def test_no_stream_raises(chunk_us: list[int], read_lag_us: int) -> None:
     record = answered(chunk_us=tuple(chunk_us), output_tokens=len(chunk_us), read_lag_us=read_lag_us)
     assert way_of(record) in ("", WHOLE, DELAYED, LUMPS)
     list(seen([record] * 5).remarks())
+
+
+def test_of_a_long_answer_only_the_beginning_is_looked_at() -> None:
+    """A million chunks in lumps of six; to look at all of them held the master for a quarter of a second."""
+    lumps = tuple(20_000 * (i // 6) for i in range(1_000_000))
+    began = time.thread_time()
+    assert way_of(replace(FULL, chunk_us=lumps)) == LUMPS
+    assert time.thread_time() - began < 0.05

@@ -380,9 +380,7 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     assert any("stopped reporting" in note for note in its.run["notes"])
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, 7))]
-)
+@pytest.mark.parametrize("seed", seeds(6))
 def test_messages_that_are_lost_doubled_and_late_lose_no_record(server: Server, tmp_path: Path, seed: int) -> None:
     """In both directions: an acknowledgement that does not come is no record that is lost."""
     words = ("-u", "8", "--prefill-concurrency", "3", "--request-count", "150", "-t", "60")
@@ -393,9 +391,7 @@ def test_messages_that_are_lost_doubled_and_late_lose_no_record(server: Server, 
     assert its.master.returncode == 0, its.log("master")
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, 13))]
-)
+@pytest.mark.parametrize("seed", seeds(12))
 def test_whatever_signals_come_each_request_has_a_record_or_is_lost(server: Server, tmp_path: Path, seed: int) -> None:
     """Processes are stopped and go on, are asked to end, or are killed, in any order; then all that is left is."""
     drawn, users = random.Random(seed), 6
@@ -403,10 +399,7 @@ def test_whatever_signals_come_each_request_has_a_record_or_is_lost(server: Serv
         its.seen(10)
         for _ in range(drawn.randrange(2, 6)):
             process = drawn.choice([its.master, *its.workers])
-            number = drawn.choice(
-                [signal.SIGSTOP, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
-            )
-            process.send_signal(number)
+            process.send_signal(drawn.choice(SENT))
             time.sleep(drawn.choice([0.1, 0.5, 2.0, SILENT_S + 1]))
             process.send_signal(signal.SIGCONT)
             time.sleep(drawn.choice([0.1, 1.0]))
