@@ -5,6 +5,7 @@ processes, its exit status, and which flags are secret. So every name is looked 
 """
 
 import math
+import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -73,7 +74,7 @@ class Whitelist:
             )
         if request.files:
             refuse(f"the form of a run has no files, got {_quoted(next(iter(request.files)))}")
-        form = MultiDict(request.form)
+        form = MultiDict((self._name(name), value) for name, value in request.form.items(multi=True))
         for name, values in form.lists():
             self._check_name(name or "", values)  # a part of a multipart form may have none
             self._check_values(name, values)
@@ -86,6 +87,12 @@ class Whitelist:
         """The fields that Locust's own view reads."""
         taken = {"spawn_rate", *PICKED, *self.own_flags}
         return MultiDict((name, value) for name, value in form.items(multi=True) if name in taken)
+
+    def _name(self, name: str) -> str:
+        """Of the field that Locust's own page means."""
+        if self._shows(name):
+            return name
+        return next((own for own in self.own_flags if page_spelling(own) == name), name)
 
     def _shows(self, name: str) -> bool:
         """Our own options that are of the command line only are refused where the others are read."""
@@ -147,6 +154,14 @@ COMMAND_LINE: Final = frozenset(option.dest for option in OPTIONS)
 def own_flags(extra: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of the fields of Locust's form (``extra_options`` of its template) the locustfile's own, without the secret ones."""
     return {name: field for name, field in extra.items() if name not in COMMAND_LINE and not field.get("is_secret")}
+
+
+def page_spelling(name: str) -> str:
+    """What Locust's own page makes of a name on its way through camel case: ``top_1`` of ``top1``."""
+    camel = re.sub("_([a-z0-9])", lambda found: found[1].upper(), name)
+    if camel[:1] == camel[:1].upper():
+        return camel
+    return re.sub("([a-z0-9])([A-Z0-9])", r"\1_\2", camel).lower()
 
 
 def _check_known(name: str, values: list[str], known: Any) -> None:

@@ -16,8 +16,17 @@ from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 
 from locust_llm.run.flags import OPTIONS
+from locust_llm.web.whitelist import page_spelling
 
-OWN: Final = {"rounds": 3, "share": 0.5, "colour": "red", "shouts": True, "words": ["a", "b"], "anything": None}
+OWN: Final = {
+    "rounds": 3,
+    "share": 0.5,
+    "colour": "red",
+    "shouts": True,
+    "words": ["a", "b"],
+    "anything": None,
+    "top1": 5,
+}
 """Of the locustfile, as the page shows them."""
 HIDDEN: Final = {"inner": "i", "my_secret": "s3cret"}
 """Not in the page, and secret."""
@@ -80,12 +89,13 @@ def test_what_the_page_shows_can_be_set(page: RealPage, server: TinyServer) -> N
     form = {
         **BASE, "host": server.url, "run_time": "20s", "output_tokens_mean": "7", "dataset": "", "profile": "",
         "rounds": "4", "share": "0.25", "colour": "blue", "shouts": "false", "words": "c,d", "anything": "x",
+        "top_1": "6",  # as Locust's own page spells it
     }  # fmt: skip
     assert page.post(data=form).get_json() == {
         "success": True, "message": "Swarming started", "host": server.url,
     }  # fmt: skip
     values = vars(page.options)
-    assert [values[name] for name in OWN] == [4, 0.25, "blue", False, ["c", "d"], "x"]
+    assert [values[name] for name in OWN] == [4, 0.25, "blue", False, ["c", "d"], "x", 6]
     assert (values["num_users"], values["run_time"], values["output_tokens_mean"]) == (2, 20, 7.0)
     assert page.asked[0]["words"] == ["c,d"]
 
@@ -295,3 +305,19 @@ def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(seed: int, tri
     assert page.post(data={**BASE, "slo": "", "sweep": "", "extra_inputs": ""}).status_code == 200
     assert sorted({*os.listdir(".")} - {"reports"}) == there
     assert started > tries / 50  # it reaches Locust's own view
+
+
+@pytest.mark.parametrize(
+    ("name", "spelt"),
+    [
+        ("rounds", "rounds"),
+        ("my_flag", "my_flag"),
+        ("top1", "top_1"),
+        ("a_1", "a_1"),
+        ("p95_ms", "p_95_ms"),
+        ("X", "X"),
+    ],
+)
+def test_names_as_locusts_page_spells_them(name: str, spelt: str) -> None:
+    """Its JavaScript: ``/_([a-z0-9])/g`` to capitals, then ``/([a-z0-9])([A-Z0-9])/g`` to ``$1_$2``."""
+    assert page_spelling(name) == spelt
