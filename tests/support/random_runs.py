@@ -761,3 +761,22 @@ def notes_about_tokens_go_with_the_records(report: Report) -> Iterator[str]:
     every = "counted by the server (usage) for every request" in report.markdown
     if report.made.answered and every != (counted == len(report.made.answered)):
         yield f"tokens of every request counted: {every}, by the records {counted} of {len(report.made.answered)}"
+
+
+@check
+def one_interval_holds_its_percentile(report: Report) -> Iterator[str]:
+    """Of the console: by chance and measurement together, and no error of the clock beside it."""
+    found = re.search(
+        r"(TTFT from due|TTFT) p(\d+) ([\d.,]+) to ([\d.,]+) ms \(95% interval\), client verdict (\w+)", report.console
+    )
+    if found is not None:
+        low, high = (float(end.replace(",", "")) for end in found.groups()[2:4])
+        true_ms = float(np.percentile(values_s(report.made.answered, found[1]), int(found[2]))) * 1e3
+        step = 10.0 ** -len(found[3].partition(".")[2])
+        if not low - step <= true_ms <= high + step:
+            yield f"p{found[2]} of {found[1]} lies in {low} to {high} ms, by the records it is {true_ms:.2f}"
+        if found[5] != "OK":
+            yield f"an interval although the client verdict is {found[5]}"
+    for word in ("measured to", "worth"):
+        if re.search(rf"\b{word}\b", report.console):
+            yield f"{word!r} on the console"

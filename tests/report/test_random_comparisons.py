@@ -1,0 +1,132 @@
+"""Random comparisons: no two statements of ``compare`` and ``ab`` contradict each other."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+from support.random_runs import random_run, reported
+from support.records import UNIX, a_run, answered
+
+from locust_llm.core.arms import BASE, CANDIDATE
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.sweep import TIME_UP
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.comparison import cells_of, compared, console
+from locust_llm.report.document.headline import headline
+from locust_llm.report.document.paired import cells_of as cells_of_arms
+from locust_llm.report.document.paired import verdict_of
+
+FEW = 8
+MANY = 120
+RULES = (
+    "ttft p95 within 5% of base", "longest_stall p95 within 10% of base", "request_latency p50 within 20ms of base",
+    "error_rate within 1pp of base", "requests_per_s within 5% of base", "itl p90 within 5% of base",
+)  # fmt: skip
+SAME = "no difference to be seen"
+
+
+def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
+    """What of a row contradicts itself: (label, base, value, difference, percent, interval, word)."""
+    label, base, value, difference, percent, interval, word = (cell.replace(",", "") for cell in cells)
+    if difference in ("-", "fail"):
+        return
+    if Decimal(value) - Decimal(base) != Decimal(difference):
+        yield f"{label}: {base}, {value} and {difference} do not add up"
+    ends = [Decimal(end) for end in re.findall(r"[+-][\d.]+", interval)]
+    if len(ends) == 2 and word.removeprefix("hardly ") in ("better", "worse"):
+        if ends[0] < 0 < ends[1]:
+            yield f"{label}: {word}, and {interval} holds 0"
+        if (ends[0] + ends[1] > 0) == (word.removeprefix("hardly ") == "better") and less_is_better:
+            yield f"{label}: {word}, and {interval} is on the other side"
+    if len(ends) == 2 and word == SAME and (ends[0] > 0 or ends[1] < 0):
+        yield f"{label}: {word}, and {interval} does not hold 0"
+    signed = percent.startswith(("+", "-")) and percent not in ("+0.0%", "-0.0%", "-")
+    if signed and Decimal(difference) != 0 and percent[0] != difference[0]:
+        yield f"{label}: {percent} and {difference}"
+
+
+@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))])
+def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
+    folders = [tmp_path / "base", tmp_path / "here"]
+    for number, folder in enumerate(folders):
+        reported(random_run(seed + number * (seed % 3)), folder)
+    found = compared(folders)
+    (pair,) = found.runs
+    rates = ("requests_per_s", "output_tokens_per_s", "attainment", "goodput")
+    wrong = [
+        one
+        for line in pair.lines
+        for one in wrong_in((line.label, *cells_of(line)), less_is_better=line.metric not in rates)
+    ]
+    assert wrong == []
+    if pair.other_work:
+        assert {line.word for line in pair.lines} == {"-"}
+    if seed % 3 == 0:  # the same run twice
+        assert pair.other_work == ""
+        assert not any(line.word.endswith(("better", "worse")) for line in pair.lines)
+    assert ("Not compared" in console(found)) == bool(pair.other_work)
+
+
+def two_arms(seed: int) -> tuple[Run, list[Record]]:
+    """Ten to fourteen pairs, of arms that are equal or not, under weather; the stall may differ alone."""
+    random = Random(seed)
+    slower, stalls = random.choice((1.0, 1.0, 1.02, 1.3, 0.8)), random.choice((1.0, 1.0, 0.3))
+    stages, records = list[Stage](), list[Record]()
+    number = 0
+    for pair in range(1, random.randint(10, 14) + 1):
+        weather = random.uniform(0.7, 1.4)
+        for arm in random.sample((BASE, CANDIDATE), 2):
+            number += 1
+            at, here = 20.0 * number, arm == CANDIDATE
+            stages.append(
+                Stage(number=number, value=number, began_at=UNIX + at, measured_at=UNIX + at + 2, ended_at=UNIX + at + 20,
+                      why=TIME_UP, arm=arm, pair=pair)
+            )  # fmt: skip
+            for i in range(16):
+                ttft = 100 * weather * (slower if here else 1.0) * random.uniform(0.9, 1.1)
+                stall = 50 * (stalls if here else 1.0) * random.uniform(0.8, 1.2)
+                records.append(
+                    answered(round(ttft), round(ttft + 10), round(ttft + 10 + stall), sent_at=at + 2 + i, stage=number,
+                             arm=arm, pair=pair)
+                )  # fmt: skip
+    run = a_run(candidate="http://other:8000", block_duration=20.0, washout=2.0, slo=tuple(random.sample(RULES, 3)))
+    return replace(run, stages=tuple(stages)), records
+
+
+@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))])
+def test_statements_of_two_random_arms(seed: int) -> None:
+    run, records = two_arms(seed)
+    summary = summarise(collect(records), run)
+    assert summary.paired is not None
+    figures = {(one.metric, one.stat): one for one in summary.paired.figures}
+    rates = ("requests_per_s", "output_tokens_per_s", "attainment", "goodput")
+    wrong = [
+        one
+        for figure in figures.values()
+        for one in wrong_in(cells_of_arms(figure), less_is_better=figure.metric not in rates)
+    ]
+    assert wrong == []
+    said = headline(summary, run)
+    called = re.findall(r"is [\d.,]+\S* (?:better|worse) than base", said)
+    if "No difference between base and candidate" in said:
+        assert not called
+        assert summary.paired.different == 0
+    for rule in map(run.settings.rules.by_text.get, (one.rule for one in summary.slos)):
+        assert rule is not None
+        assert (rule.metric, rule.stat) in figures  # what a rule compares is compared
+    assert ("longest_stall", "p95") in figures
+    assert verdict_of(summary.paired)
+
+
+def test_a_wrong_row_is_found() -> None:
+    assert [*wrong_in(("TTFT", "6", "10", "+4.13", "+3.0%", "-1 to +9", "better"), less_is_better=True)] == [
+        "TTFT: 6, 10 and +4.13 do not add up",
+        "TTFT: better, and -1 to +9 holds 0",
+        "TTFT: better, and -1 to +9 is on the other side",
+    ]
