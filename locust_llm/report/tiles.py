@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.text import brief, cut, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.knee import written
@@ -16,7 +16,7 @@ from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.metrics import TTFT_FROM_DUE
+from locust_llm.slo.metrics import TTFT, TTFT_FROM_DUE
 
 RESULT_CLASSES: Final = {
     PASS: "pass",
@@ -29,6 +29,9 @@ RESULT_CLASSES: Final = {
     "worse": "loud",
 }
 """CSS classes of results."""
+MAX_NAMES: Final = 3
+MAX_NAME: Final = 20
+"""Names of requests with a tile each, and characters of one."""
 ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
 
 
@@ -110,8 +113,7 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     """(name, figure, detail) of the main figures."""
     rows = {row.tag: row for row in summary.rows}
 
-    def latency(tag: str, name: str) -> Iterator[tuple[str, str, str]]:
-        row = rows.get(tag)
+    def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.count:
             p50, p95, p99 = (duration(row.percentiles[p] / 1e3) for p in (50.0, 95.0, 99.0))
             yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
@@ -124,13 +126,18 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
             yield name, brief(row.avg, digits=3), over
 
     if "time_to_first_token" in rows:
-        if run.has_waits:
-            yield from latency(TTFT_FROM_DUE.tag, "TTFT from due")
-        yield from latency("time_to_first_token", "TTFT")
-        yield from latency("inter_token_latency", "ITL")
+        first = (TTFT_FROM_DUE.tag, "TTFT from due") if run.has_waits else (TTFT.tag, "TTFT")
+        if names := next((found.groups for found in summary.breakdowns if found.of_names), ()):
+            for group in names[:MAX_NAMES]:  # other work each: together their times are nobody's
+                row = next((row for row in group.rows if row.tag == first[0]), None)
+                yield from latency(row, f"{first[1]}, {cut(group.label, MAX_NAME)}")
+        else:
+            for tag, name in dict.fromkeys((first, (TTFT.tag, "TTFT"))):
+                yield from latency(rows.get(tag), name)
+            yield from latency(rows.get("inter_token_latency"), "ITL")
         yield from rate(rows.get("output_token_throughput"), "Output tokens")
     else:
-        yield from latency("request_latency", "Latency")
+        yield from latency(rows.get("request_latency"), "Latency")
         yield from rate(rows.get("input_throughput"), "Inputs")
         yield from rate(rows.get("input_token_throughput"), "Input tokens")
     if delivery is None:
@@ -140,5 +147,9 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
         yield "Completed", brief(delivery.completed_per_s, digits=2), offered
     yield from rate(rows.get("goodput"), "Good requests")
     if c.failure_rate is not None:
-        cut = f", {c.cut:,} cut" if c.cut else ""
-        yield "Failed", f"{brief(100 * c.failure_rate, digits=2)}%", f"{c.failed:,} of {c.succeeded + c.failed:,}{cut}"
+        cut_too = f", {c.cut:,} cut" if c.cut else ""
+        yield (
+            "Failed",
+            f"{brief(100 * c.failure_rate, digits=2)}%",
+            f"{c.failed:,} of {c.succeeded + c.failed:,}{cut_too}",
+        )

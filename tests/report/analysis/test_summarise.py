@@ -300,3 +300,14 @@ def test_embeddings_have_no_rows_of_output() -> None:
         "Requests",
         "Failed",
     ]
+
+
+def test_tiles_are_of_what_users_waited_and_of_each_name() -> None:
+    """A second at a gate, then 100 ms; and two names, which have no common tile."""
+    waited = [answered(100, 120, sent_at=11.0, admitted_at=11.0, asked_at=10.0, due_at=10.0)] * 3
+    run = a_run(((0.0, 1),), prefill_concurrency=1)
+    found = [(name, figure) for name, figure, _ in tiles(summarise(collect(waited), run), run)]
+    assert found[:3] == [("TTFT from due, p50", "1.1 s"), ("TTFT, p50", "100 ms"), ("ITL, p50", "20 ms")]
+    records = [*[answered(50, 60)] * 6, *[answered(900, 910, name="rag")] * 3]
+    named = [(name, figure) for name, figure, _ in tiles(summarise(collect(records), a_run()), a_run())]
+    assert named[:3] == [("TTFT, chat, p50", "50 ms"), ("TTFT, rag, p50", "900 ms"), ("Output tokens", named[2][1])]
