@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -79,15 +80,20 @@ def decoded_text(data: bytes) -> str:
 def open_to_append(path: Path | str) -> int:
     """The descriptor of a file, which is made if it is not there; a device such as /dev/null takes what it gets. Raises
     OSError, also for a pipe, which would wait for a reader."""
+    with suppress(FileNotFoundError):
+        _require_writable(os.stat(path).st_mode, path)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_WAITING, 0o666)
-    mode = os.fstat(file).st_mode
-    if not stat.S_ISCHR(mode):
-        try:
-            _require_regular(mode, path)
-        except OSError:
-            os.close(file)
-            raise
+    try:
+        _require_writable(os.fstat(file).st_mode, path)
+    except OSError:
+        os.close(file)
+        raise
     return file
+
+
+def _require_writable(mode: int, path: Path | str) -> None:
+    if not stat.S_ISCHR(mode):
+        _require_regular(mode, path)
 
 
 def _require_regular(mode: int, path: Path | str) -> None:

@@ -44,9 +44,11 @@ def test_what_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder"])
 def test_nothing_is_appended_to_what_is_no_regular_file(kind: str, tmp_path: Path) -> None:
-    IRREGULAR[kind][0](path := tmp_path / "file")
-    with pytest.raises(OSError):  # noqa: PT011
+    make, why = IRREGULAR[kind]
+    make(path := tmp_path / "file")
+    with pytest.raises(OSError) as refused:  # noqa: PT011
         open_to_append(path)
+    assert refused.value.strerror == why
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class MetricsPoller:
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
         self._simulated = simulated
         self._spool: BufferedFile | None = None
+        self._unwritable = False
+        """The file cannot be made: the samples are in memory alone."""
         self._jobs: list[gevent.Greenlet] = []
 
     def start(self, spawn: Callable[..., gevent.Greenlet] = gevent.spawn) -> None:
@@ -141,11 +143,19 @@ class MetricsPoller:
             page.has_engine = page.has_engine or sample.engine not in ("", DCGM)
             page.first_failure = page.first_failure or sample.failure
             self.history.add(sample)
-            if self._spool is None:
-                self._spool = BufferedFile(self._folder / SERVER_METRICS)
-            self._spool.write(msgspec.json.encode(sample))
+            if self._spool is None and not self._unwritable:
+                self._make_spool()
+            if self._spool is not None:
+                self._spool.write(msgspec.json.encode(sample))
         if self._spool is not None:
             self._spool.flush()
+
+    def _make_spool(self) -> None:
+        try:
+            self._spool = BufferedFile(self._folder / SERVER_METRICS)
+        except OSError as error:
+            self._unwritable = True
+            self._add_note(f"WARNING: the server's metrics are not kept: {error.strerror or error}.")
 
     def remarks(self, began_at: float, ended_at: float, prefill_limit: int | None) -> Iterator[str]:
         """What the metrics show of a stretch of time (Unix seconds); of several replicas without their figures, which the

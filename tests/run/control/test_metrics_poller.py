@@ -1,5 +1,6 @@
 """The metrics poller: a sample of /metrics each second; a server that has none is not asked again."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,21 @@ def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
     assert {asked.path for asked in server.asked} == {"/metrics"}
     assert {asked.headers["x-key"] for asked in server.asked} == {"k"}
     assert server.asked[0].headers["x-locust-llm-probe"] == "1"
+
+
+def test_where_the_file_cannot_be_made_the_figures_are_kept_in_memory(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE)}
+    os.mkfifo(tmp_path / SERVER_METRICS)
+    notes = list[str]()
+    meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__, add_note=notes.append)
+    meter.start()
+    with gevent.Timeout(10):
+        while len(server.asked) < 4:
+            gevent.sleep(0.01)
+    meter.close()
+    why = "server_metrics.jsonl is a pipe, and a regular file is needed"
+    assert notes == [f"WARNING: the server's metrics are not kept: {why}."]
+    assert len(meter.history.by_name["server"]) >= 3
 
 
 def test_the_last_request_is_in_the_last_reading(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
