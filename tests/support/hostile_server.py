@@ -133,6 +133,7 @@ class Hostile:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open = True
+        self._threads: list[threading.Thread] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
     def whole(self, path: str, body: bytes | str, **more: Any) -> None:
@@ -142,7 +143,9 @@ class Hostile:
     def _listen(self) -> None:
         while self._open:
             with suppress(OSError):
-                threading.Thread(target=self._serve, args=self._listener.accept()[:1], daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=self._listener.accept()[:1], daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def _serve(self, client: socket.socket) -> None:
         with client, suppress(OSError, ValueError):
@@ -168,6 +171,8 @@ class Hostile:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for thread in self._threads:  # else it closes its socket when another test counts them
+            thread.join(0.5)
 
 
 @contextmanager
