@@ -8,10 +8,12 @@ import codecs
 import errno
 import io
 import os
+import re
 import stat
+import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 KINDS: Final = (
     (stat.S_ISFIFO, "a pipe"),
@@ -26,6 +28,8 @@ UTF_MARKS: Final = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 """Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like UTF-16's."""
+MANY_PARTS: Final = re.compile(r"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){100}""")
+"""A dotted key of TOML with more parts than anybody writes."""
 MAX_HOLE_BYTES: Final = 2**26
 """Of a file, that were never written. A killed machine may leave a few."""
 MAX_EXTENTS: Final = 1000
@@ -75,6 +79,21 @@ def decoded_text(data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise ValueError(f"is no UTF-8 text (byte {wrong.start})") from None
+
+
+def fault_of(error: Exception) -> str:
+    """Why a text is no JSON or no TOML, in a few words."""
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def decoded_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError of a few words, also for keys of so many parts that tomllib would take minutes and gigabytes."""
+    if MANY_PARTS.search(text):
+        raise ValueError("nested too deeply")
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(fault_of(error)) from None
 
 
 def open_to_append(path: Path | str) -> int:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.files import fault_of
+
 EXTRAS: Final = (
     "key:value pairs separated by spaces or commas, as in ignore_eos:true temperature:0.5, or one JSON object"
 )
@@ -36,7 +38,7 @@ def extra_inputs(text: str) -> dict[str, Any]:
         try:
             pairs = list(msgspec.json.decode(text, type=dict[str, Any]).items())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"--extra-inputs begins as JSON and is none: {error}") from None
+            raise ValueError(f"--extra-inputs begins as JSON and is none: {fault_of(error)}") from None
     else:
         pairs = list(_pairs(text))
     if not pairs:
@@ -70,7 +72,9 @@ def _value(text: str, at: int) -> tuple[Any, int]:
                 raise ValueError(f"--extra-inputs takes {EXTRAS}, got {text[end:][:80]!r} behind a value")
             return msgspec.json.decode(text[at:end]), end
         except (JSONDecodeError, msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"--extra-inputs: {text[at:][:80]!r} begins as JSON and is none: {error}") from None
+            raise ValueError(
+                f"--extra-inputs: {text[at:][:80]!r} begins as JSON and is none: {fault_of(error)}"
+            ) from None
     word = _WORD.match(text, at)
     if word is None:
         raise ValueError(f"--extra-inputs takes {EXTRAS}, got a key without a value at its end")

@@ -2,12 +2,13 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+from locust_llm.files import decoded_toml
 
 from .user_file import small_text
 
@@ -56,10 +57,10 @@ def read(wanted: str) -> Scenario:
     """A packaged one by its name, or a file that ends in .toml. Raises ValueError of one sentence, and OSError."""
     own = wanted.endswith(".toml")
     file = wanted if own else f"{wanted}.toml"
+    text = small_text(wanted) if own else text_of(wanted)
     try:
-        text = small_text(wanted) if own else text_of(wanted)
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        content = decoded_toml(text)
+    except ValueError as error:
         why = re.sub(r" \(at line (\d+).*\)$", r" in line \1", str(error))
         raise ValueError(f"{file} is no TOML: {why}") from None
     about: dict[str, str] = {key: str(content.pop(key)) for key in ABOUT if key in content}

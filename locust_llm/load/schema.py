@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from locust_llm.files import fault_of
+
 from .numbers import cut_short
 from .user_file import small_text
 
@@ -132,7 +134,7 @@ def tools_of(path: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--tools {path}: is no JSON: {error}") from None
+        raise ValueError(f"--tools {path}: is no JSON: {fault_of(error)}") from None
     if not isinstance(found, list) or not found:
         raise ValueError(
             f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", "function": ...}}]'
@@ -172,7 +174,7 @@ def _mistake(schema: bytes) -> str:
     except jsonschema.exceptions.SchemaError as error:
         return f"{cut_short(error.message, 200)} (at {error.json_path})"
     except Exception as error:  # a pattern of another kind of regular expression, a schema without end
-        return cut_short(str(error), 200)
+        return cut_short(fault_of(error), 200)
     return ""
 
 

@@ -47,6 +47,8 @@ INCONCLUSIVE: Final = "INCONCLUSIVE"
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+MAX_CONDITIONS: Final = 100
+"""Of a rule: each is held against every request, and all of them stand in every report."""
 WITHIN: Final = "within"
 """The operator of a rule that is about the same figure of another run, its base."""
 STATISTICS: Final = "avg, min, max, med and pNN (p95)"
@@ -197,7 +199,10 @@ def goodput(text: str) -> tuple[Condition, ...]:
     """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user throughput: tokens/s), at
     most so much of a latency and at least so much of a throughput. Raises ValueError of one sentence."""
     try:
-        return tuple(map(_pair, text.split() or [""]))
+        pairs = text.split() or [""]
+        if len(pairs) > MAX_CONDITIONS:
+            refuse(f"it has {len(pairs):,} limits, and at most {MAX_CONDITIONS} are possible")
+        return tuple(map(_pair, pairs))
     except ValueError as error:
         raise ValueError(f"goodput {text[:200]!r}: {error}") from None
 
@@ -248,7 +253,10 @@ def _rule(text: str) -> Rule:
         refuse(f"the {stat} of two runs differs by chance, however long they are: use p99, for example")
     if given and measure.word not in GIVEN:
         refuse(f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}")
-    conditions = tuple(_condition(text) for part in given for text in _AND.split(part))
+    texts = [text for part in given for text in _AND.split(part)]
+    if len(texts) > MAX_CONDITIONS:
+        refuse(f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible")
+    conditions = tuple(map(_condition, texts))
     return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
 
 

@@ -9,6 +9,7 @@ from .grammar import ABORT, Condition, Rule, goodput, parse, preset
 from .metrics import GIVEN
 from .selectors import STAGES
 
+MAX_RULES: Final = 1_000
 INTERVAL: Final = "interval"
 POINT: Final = "point"
 MODES: Final = (INTERVAL, POINT)
@@ -70,6 +71,9 @@ def resolve(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rul
 
 def mistakes(rules: Rules, axis: str = "") -> Iterator[str]:
     """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
+    if len(rules.entries) > MAX_RULES:
+        yield f"there are {len(rules.entries):,} SLO rules, and at most {MAX_RULES:,} are possible"
+        return
     found = [entry.why or _misplaced(entry, axis) for entry in rules.entries]
     found += [_too_early(entry) for entry in rules.entries]
     yield from dict.fromkeys(filter(None, (*found, rules.good_mistake)))

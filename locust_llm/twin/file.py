@@ -2,7 +2,6 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.storage import replace
-from locust_llm.files import decoded_text, read_regular
+from locust_llm.files import decoded_text, decoded_toml, read_regular
 from locust_llm.simulator.scheduling.policies import POLICIES
 
 from .twin import VERDICTS, Twin
@@ -117,18 +116,16 @@ def read(path: Path) -> Twin:
     """A file, or a folder that has one. Raises ValueError of one sentence."""
     file = path / NAME if path.is_dir() else path
     try:
-        found = tomllib.loads(decoded_text(read_regular(file, MOST_BYTES)))
+        found = decoded_toml(decoded_text(read_regular(file, MOST_BYTES)))
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ValueError(f"{file} is no twin: its TOML is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{file} is no TOML: {error}") from None
     if (version := found.pop("version", None)) != VERSION:
         raise ValueError(f"{file} is no twin of this version of locust-llm: its version is {version}, not {VERSION}")
     try:
         twin = msgspec.convert(found, Twin)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"{file} is no twin: {error}") from None
     if wrong := _wrong(twin):
         raise ValueError(f"{file} is no twin that can be used: {wrong}")
