@@ -236,7 +236,8 @@ class Completion:
         """One event of a stream: the read that brought it, its type, its data."""
         read, kind, data = event
         if kind != "message" and kind.lower() == "error":
-            self.fail(status_message(data) or "an event named error", data)
+            if self.error is None:  # one is enough, and there may be many
+                self.fail(status_message(data) or "an event named error", data)
         elif kind != "message" and not data.lstrip().startswith((b"{", b"[")):
             pass  # its words are for somebody else: a ping with the time, say
         elif not data.startswith(b"{") and (text := data.strip()) in (DONE, b""):
@@ -306,7 +307,9 @@ class Completion:
         return None
 
     def look_for_error(self, data: bytes) -> bool:
-        """Whether an event, or a body, that holds no part of an answer is an error."""
+        """Whether an event, or a body, that holds no part of an answer is an error; one is enough."""
+        if self.error is not None:
+            return False
         try:
             return self._complain(plain_json(data), data)
         except (ValueError, RecursionError):
@@ -424,6 +427,8 @@ class Completion:
         """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or MiniMax's."""
         if not found.failed:
             return False
+        if self.error is not None:
+            return True
         base = found.base_resp.get("status_msg") if isinstance(found.base_resp, dict) else None
         error = found.error if is_error(found.error) and not isinstance(found.error, bool) else None
         self.fail(error or found.message or base, data)

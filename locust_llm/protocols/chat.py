@@ -128,8 +128,8 @@ class Choices(Protocol[Message[Any]]):
 
     def _failed(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
         """It is an error, or has one beside its choices."""
-        if message.failed:
-            return answer.failed(message, data)
+        if answer.failed(message, data):
+            return True
         if message.x_groq is not None and is_error(message.x_groq.error):
             answer.fail(message.x_groq.error, data)
             return True
