@@ -142,7 +142,7 @@ def random_run(seed: int) -> Made:
     uncounted, merging, retrying, whole = (random.random() < 0.15 for _ in range(4))
     due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
     held: list[float] = []
-    waits: list[float] = []
+    last_admitted = 0.0
     made.dead_at = dead_at = _death(seed, warmup_s, seconds)
     number = 0
     while due_at or free:
@@ -151,12 +151,11 @@ def random_run(seed: int) -> Made:
             break
         number += 1
         worker = workers[number % len(workers)]
-        asked = due + (random.choice((0.0, 0.0, 0.15)) if busy else 0.0)
-        asked = max(asked, waits[-1]) if waits and gated else asked  # first come, first served
+        asked = due + (random.choice((0.0, 0.0, 0.15)) if busy and not gated else 0.0)
         admitted, limit = asked, None
         if gated:
-            admitted, limit = _admission(asked, held, limits)
-            waits.append(admitted)
+            admitted, limit = _admission(max(asked, last_admitted), held, limits)  # first come, first served
+            last_admitted = admitted
         lag = random.choice((0.0, 0.08)) if busy and not gated else 0.0
         sent = admitted + lag + random.uniform(0, 0.0005)
         id_ = f"r-{seed}-{number}"
@@ -212,6 +211,8 @@ def random_run(seed: int) -> Made:
         made.queue_s[id_], made.prefill_s[id_] = queue_s, prefill_s
         made.gate_s[id_] = admitted - asked if gated else 0.0
         fields["error"] = fields.pop("message", "")
+        if len(fields.get("chunk_us", ())) < 2:
+            fields.pop("merged", None)
         if retrying and not gated and random.random() < 0.1:
             made.records.append(Record(**fields | REFUSED | {"closed_at": sent + 0.001}))
             fields |= {"id": f"{id_}.2", "attempt": 2}
@@ -219,7 +220,7 @@ def random_run(seed: int) -> Made:
                 truth[f"{id_}.2"] = truth[id_]
         made.records.append(Record(**fields))
         if not open_loop:
-            heapq.heappush(free, closed + 1e-4)
+            heapq.heappush(free, closed + (1e-4 if outcome == OK else 0.1))
     _report_times(random, made)
     _read_metrics(random, made, warmup_s + seconds)
     sent = [record for record in made.records if record.phase == "profiling"]
@@ -438,7 +439,7 @@ def what_users_waited_comes_first_where_requests_were_held(report: Report) -> It
     """In a headline without rules."""
     due, sent = (re.search(rf"p\d+ of {name} is ", report.console) for name in ("TTFT from due", "TTFT"))
     held = report.made.gated or report.run.settings.open_loop
-    if due is not None and not held:
+    if due is not None and not held and not report.run.settings.slo:
         yield "TTFT from due in the headline, and nothing held a request"
     if not held or report.run.settings.slo or not report.made.answered:
         return
