@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from locust_llm.files import read_regular
+
 # -- corpus ----------------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +150,10 @@ class Tokenizer:
         return self.count(text) == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
 
 
+MAX_TOKENIZER_BYTES: Final = 1 << 28
+"""Large ones have a tenth of it."""
+
+
 def load(name: str) -> Tokenizer:
     """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is fetched.
 
@@ -160,9 +166,10 @@ def load(name: str) -> Tokenizer:
         raise ValueError("--tokenizer needs the package tokenizers: pip install 'locust-llm[tokenizers]'") from None
     path = _file(name)
     try:
-        inner = library.Tokenizer.from_file(str(path))
+        inner = library.Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"--tokenizer {name}: {path} cannot be read as a tokenizer: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"--tokenizer {name}: {path} cannot be read as a tokenizer: {why}") from None
     inner.no_truncation()  # a file may ask for either, and lengths would be those of the padding
     inner.no_padding()
     return Tokenizer(lambda text: len(inner.encode(text, add_special_tokens=False)))
