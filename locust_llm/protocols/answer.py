@@ -154,6 +154,8 @@ BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
+COMPLAINT: Final = re.compile(rb"error|message|detail|msg|success|base_resp|title", re.IGNORECASE)
+"""What is in each form of an error: a quick look, as there may be many events that are nothing at all."""
 NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
@@ -308,7 +310,7 @@ class Completion:
 
     def look_for_error(self, data: bytes) -> bool:
         """Whether an event, or a body, that holds no part of an answer is an error; one is enough."""
-        if self.error is not None:
+        if self.error is not None or COMPLAINT.search(data) is None:
             return False
         try:
             return self._complain(plain_json(data), data)
