@@ -46,11 +46,11 @@ def is_plain(made: Made) -> bool:
 )
 def test_a_wrong_statement_is_found(true: str, wrong: str, check: str, tmp_path: Path) -> None:
     """Of a run without a gate and of a server that reports nothing."""
-    made = next(one for one in map(random_run, range(MANY)) if is_plain(one))
-    report = reported(made, tmp_path)
+    plain = (made for made in map(random_run, range(MANY)) if is_plain(made))
+    reports = (reported(made, tmp_path / str(made.seed)) for made in plain)
+    report = next(one for one in reports if re.search(true, one.console))  # there may be no room for it
     assert complaints(report) == []
-    console, count = re.subn(true, wrong, report.console)
-    assert count
+    console = re.sub(true, wrong, report.console)
     assert any(one.startswith(check) for one in complaints(replace(report, console=console)))
 
 
