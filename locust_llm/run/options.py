@@ -9,7 +9,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +75,9 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
     add_groups(parser, OPTIONS)
     auto_processes(parser)
     accept_peers(parser)
+    parser._config_file_open_func = partial(
+        open, encoding="utf-8-sig"
+    )  # a byte order mark would begin the first option
     introduce(parser, sys.argv[0])
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)

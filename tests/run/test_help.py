@@ -1,6 +1,7 @@
 """Help: groups with examples that work, versions, and what an unknown command or option was meant to be."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 from support.command_line import parse
@@ -170,3 +171,12 @@ def test_an_address_may_stand_alone(words: list[str], host: str, classes: list[s
     add_options(parser, before_load=lambda options: None)
     options = parser.parse_args(["-f", "my/chat.py", *words])
     assert (options.host, options.user_classes) == (host, classes)
+
+
+def test_a_configuration_file_may_begin_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locust.conf").write_text("\ufeffrequest-count = 3\n", "utf-8")
+    parser = get_empty_argument_parser(default_config_files=[str(tmp_path / "locust.conf")])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda options: None)
+    monkeypatch.setattr("locust_llm.run.options._checked", True)
+    assert parser.parse_args([]).request_count == 3
