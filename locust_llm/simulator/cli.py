@@ -16,7 +16,7 @@ from typing import NoReturn
 from .api import NAME
 from .connection import Connection
 from .flags import DISAGGREGATED, add_arguments
-from .otlp import Encoder, Sender
+from .otlp import Sender
 from .quirks import LIKE, Quirks, parse
 from .scheduling.async_engine import AsyncEngine
 from .scheduling.clock import Clock, FineSelector
@@ -30,6 +30,7 @@ from .server import Front, Server
 from .spans import Spans
 
 FLUSH_S = 2.0  # for the last spans
+OTLP_MISSING = "--otlp-traces-endpoint needs the package opentelemetry-proto: pip install 'locust-llm[otlp]'"
 SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
 
 
@@ -187,6 +188,10 @@ def make_spans(options: argparse.Namespace) -> Spans | None:
     """None without an endpoint. Raises ValueError."""
     if not options.otlp_traces_endpoint:
         return None
+    try:
+        from .otlp_encoder import Encoder  # late: the simulator starts without the extra
+    except ImportError:
+        raise ValueError(OTLP_MISSING) from None
     sender = Sender(options.otlp_traces_endpoint, Encoder(options.otlp_protocol, NAME))
     return Spans(sender, clock_offset_s=options.clock_offset)
 

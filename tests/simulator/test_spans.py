@@ -4,6 +4,8 @@ import asyncio
 import http.server
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -12,14 +14,16 @@ import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started, unchunked
 
 from locust_llm.simulator import otlp
-from locust_llm.simulator.otlp import Encoder, Sender, Span
+from locust_llm.simulator.cli import OTLP_MISSING
+from locust_llm.simulator.otlp import Sender, Span
+from locust_llm.simulator.otlp_encoder import Encoder
 from locust_llm.simulator.spans import parse_traceparent
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ENGINE = ("queue", "own_prefill", "others", "pace", "stalls", "preemption")
 SPAN = Span("llm_request", bytes(range(16)), bytes(range(8)), bytes(range(8, 16)), 1795159663_123456789,
             1795159664_000000001, {"e2e": 0.5, "id": "chatcmpl-ä", "n": 300})  # fmt: skip
-AS_GOOGLE_WRITES_IT = (
+AS_PROTOBUF = (
     "0a98010a150a130a0c736572766963652e6e616d6512030a0173127f0a030a017312780a10000102030405060708090a0b0c0d0e0f12080001"
     "020304050607220808090a0b0c0d0e0f2a0b6c6c6d5f72657175657374300239156395d333b0e918410160d40734b0e9184a100a0365326512"
     "0921000000000000e03f4a130a026964120d0a0b63686174636d706c2dc3a44a080a016e120318ac02"
@@ -179,9 +183,58 @@ def test_traceparent(text, trace):
     assert parent is None or (parent.span_id.hex(), parent.sampled) == (PARENT, True)
 
 
-def test_a_span_is_written_as_the_library_writes_it():
+def test_a_span_as_protobuf():
     encoder = Encoder("http/protobuf", "s")
-    assert encoder.request([encoder.span(SPAN)]).hex() == AS_GOOGLE_WRITES_IT
+    assert encoder.encode_request([encoder.encode_span(SPAN)]).hex() == AS_PROTOBUF
+
+
+def test_spans_as_json_have_ids_in_hex_and_integers_as_texts():
+    encoder = Encoder("http/json", "s")
+    root = SPAN._replace(parent_id=b"", attributes={})
+    sent = json.loads(encoder.encode_request([encoder.encode_span(SPAN), encoder.encode_span(root)]))
+    (resource,) = sent["resourceSpans"]
+    (scope,) = resource["scopeSpans"]
+    assert resource["resource"] == {"attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]}
+    assert scope["scope"] == {"name": "s"}
+    first, second = scope["spans"]
+    assert first == {
+        "traceId": "000102030405060708090a0b0c0d0e0f", "spanId": "0001020304050607", "parentSpanId": "08090a0b0c0d0e0f",
+        "name": "llm_request", "kind": 2,
+        "startTimeUnixNano": "1795159663123456789", "endTimeUnixNano": "1795159664000000001",
+        "attributes": [
+            {"key": "e2e", "value": {"doubleValue": 0.5}},
+            {"key": "id", "value": {"stringValue": "chatcmpl-ä"}},
+            {"key": "n", "value": {"intValue": "300"}},
+        ],
+    }  # fmt: skip
+    assert "parentSpanId" not in second
+    assert "attributes" not in second
+
+
+WITHOUT_EXTRA = """
+import sys
+sys.modules["opentelemetry"] = None  # an import of it fails, as without the extra
+from locust_llm.simulator.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_without_the_extra_the_simulator_names_it_where_spans_are_asked_for():
+    words = ("--port", "0", "--otlp-traces-endpoint", "http://127.0.0.1:4318")
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert OTLP_MISSING in done.stderr
+    assert "locust-llm[otlp]" in OTLP_MISSING
+
+
+def test_without_the_extra_the_simulator_starts():
+    process = subprocess.Popen([sys.executable, "-c", WITHOUT_EXTRA, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline().startswith("simulator listening on ")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        process.stdout.close()
 
 
 def test_who_does_not_take_spans_holds_up_nobody(monkeypatch):
