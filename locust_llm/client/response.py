@@ -252,6 +252,8 @@ class Response:
             self.answer.whole(self.body)
         elif not self.answer.last and (line := self._events.no_stream):
             return "malformed", f"no event stream, though its Content-Type says so: {error_line(line)}"
+        elif self._events.unseparated and not self.answer.finished:
+            return "malformed", "no blank line between its events, so the time of each is not known"
         elif self._events.unterminated and not self.answer.finished:
             return "truncated", "the last event has no end"
         outcome, message = self.answer.outcome()

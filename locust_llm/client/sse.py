@@ -124,6 +124,11 @@ class EventDecoder:
         return beginning.lstrip().startswith((b"{", b"["))
 
     @property
+    def unseparated(self) -> bool:
+        """No blank line came, and yet there is more than one event."""
+        return self._none_yet and len(re.findall(rb"^data: ?\{", self.head, re.MULTILINE)) > 1
+
+    @property
     def no_stream(self) -> bytes:
         """The first line that shows that this is none; empty: there were events, or nothing but comments."""
         lines = self.head.split(b"\n") if self._none_yet else []

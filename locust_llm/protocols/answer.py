@@ -16,8 +16,8 @@ import msgspec
 from locust_llm.core.foreign_text import shown
 from locust_llm.core.record import OK
 
-from .content import call_of, has_arguments, has_text, is_encrypted, is_summary, parts_of
-from .error_forms import complaint_in, failed_base, is_error, message_in
+from .content import call_of, has_arguments, has_text, is_encrypted, is_summary, is_thought, parts_of
+from .error_forms import complaint_in, failed_base, is_error, message_in, message_of
 from .lenient import fitted
 from .token_counts import CACHED, INPUT, MAX_COUNT, OUTPUT, REASONING, Settled, TokenCounts, Usage, take
 from .token_counts import Count as Count
@@ -44,6 +44,8 @@ class Delta(msgspec.Struct, gc=False):
     thinking: Any = None
     thinking_blocks: Any = None
     """Of LiteLLM, beside ``reasoning_content``."""
+    reasoning_text: Any = None
+    """Of GitHub Copilot."""
     reasoning_details: Any = None
     """Of OpenRouter and MiniMax: parts, each with its type."""
     refusal: Any = None
@@ -52,6 +54,8 @@ class Delta(msgspec.Struct, gc=False):
     """A tool call of the time before ``tool_calls``."""
     images: Any = None
     audio: Any = None
+    extra_content: Any = None
+    """Of Gemini: it may mark the content as reasoning."""
 
     @property
     def brought(self) -> tuple[bool, bool]:
@@ -61,8 +65,17 @@ class Delta(msgspec.Struct, gc=False):
             output, thought = content != "", False
         else:
             output, thought = parts_of(content) if content else (False, False)
+        if self.extra_content is not None and is_thought(self.extra_content):
+            output, thought = False, output or thought
         output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
-        thoughts = self.reasoning_content, self.reasoning, self.thinking, self.thinking_blocks, self.reasoning_details
+        thoughts = (
+            self.reasoning_content,
+            self.reasoning,
+            self.thinking,
+            self.thinking_blocks,
+            self.reasoning_details,
+            self.reasoning_text,
+        )
         return output, thought or any(value is not None and has_text(value) for value in thoughts)
 
     @property
@@ -78,6 +91,8 @@ class Delta(msgspec.Struct, gc=False):
             and self.reasoning_details is None
             and self.thinking_blocks is None
             and self.images is None
+            and self.extra_content is None
+            and self.reasoning_text is None
             and self.audio is None
         )
 
@@ -154,8 +169,15 @@ BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-COMPLAINT: Final = re.compile(rb"error|message|detail|msg|success|base_resp|title", re.IGNORECASE)
+COMPLAINT: Final = re.compile(rb"error|message|detail|msg|success|base_resp|title|fault|exception", re.IGNORECASE)
 """What is in each form of an error: a quick look, as there may be many events that are nothing at all."""
+FAILS: Final = re.compile(rb"error|fail|exception|time.?out|unavailable|exceeded|overloaded", re.IGNORECASE)
+"""In a text that is no JSON: it is about an error."""
+NO_PART: Final = re.compile(rb"null|true|false|-?[0-9.]+|[\[\]{},\s]*")
+"""JSON that holds nothing."""
+DATA: Final = re.compile(rb"^data: ?(.+)$", re.MULTILINE)
+FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
+"""The begin of an error's body that is an event stream."""
 NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
@@ -199,6 +221,8 @@ class Completion:
         """A summary of the reasoning came, which has other tokens than the reasoning."""
         self.encrypted = self.redacted = False
         """There was reasoning that did not come as text; of the latter, beside such that did."""
+        self.words: str | None = None
+        """The first event that is a text in place of JSON: a ping, if the answer is whole without it."""
         self.complaint: str | None = None
         """What may have been an error: it explains an answer that has no end."""
         self.timings = msgspec.Raw()
@@ -208,6 +232,8 @@ class Completion:
         self.malformed: str | None = None
         self.others: set[Any] = set()
         """The index of each choice but the first, 0, that had content or ended."""
+        self.led = False
+        """The first choice, 0, had content or ended: some servers give their only choice another index."""
         self.finished: set[Any] = set()
         """The choices that have a finish_reason."""
         self.last = b""
@@ -242,9 +268,8 @@ class Completion:
                 self.fail(status_message(data) or "an event named error", data)
         elif kind != "message" and not data.lstrip().startswith((b"{", b"[")):
             pass  # its words are for somebody else: a ping with the time, say
-        elif not data.startswith(b"{") and (text := data.strip()) in (DONE, b""):
-            self.closing = self.closing or bool(self.finished and data)
-            self._ended = self._ended or text == DONE
+        elif not data.startswith(b"{") and self._is_no_part(data):
+            pass
         else:
             self.last = data
             try:
@@ -254,6 +279,8 @@ class Completion:
                 RecursionError,
             ):  # once it is malformed nothing more is mended: that costs 50 times as much
                 message = self.read(self._decode, data) if self.malformed is None else None
+            if kind != "message" and getattr(message, "type", None) == "":
+                message.type = kind  # some relays name it in the field of the event stream alone
             if message is not None and self._event(self, message, data):
                 self.chunk_reads.append(read)
                 if self._ended and self.done_read is None:
@@ -265,6 +292,23 @@ class Completion:
             self.early_read = read if self.early_read is None else self.early_read
         elif self.chunk_reads[-1] == read:
             self.followed.add(read)
+
+    def _is_no_part(self, data: bytes) -> bool:
+        """The end of the stream, or data that is no part of an answer: nothing, or words that are not JSON."""
+        text = data.strip()
+        if text.strip(b'"').upper() in (DONE, b""):
+            self.closing = self.closing or bool(self.finished and data)
+            self._ended = self._ended or text != b""
+            return True
+        if NO_PART.fullmatch(text):
+            return True
+        if text.startswith((b"{", b"[")):
+            return False
+        self.words = self.words or error_line(text)
+        self.broken = self.broken or data
+        if self.complaint is None and FAILS.search(text):
+            self.complaint = error_line(text)
+        return True
 
     def add_alike(self, reads: list[int], last: bytes) -> None:
         """Chunks that are like the one of ``form``, but for their text; for each the read that brought it."""
@@ -304,6 +348,9 @@ class Completion:
             return found
         except (ValueError, RecursionError) as error:
             mistake = mistake if isinstance(mistake, msgspec.ValidationError) else error
+        several = [line for line in data.split(b"\n") if line.strip()]
+        if len(several) > 1 and all(line.startswith(b"{") or line.strip() == DONE for line in several):
+            mistake = ValueError("events without a blank line between them")
         self.malformed = f"{mistake}: {error_line(data)}"
         self.broken = self.broken or data
         return None
@@ -411,8 +458,16 @@ class Completion:
         self.finished.add(choice or 0)
         if choice:
             self.others.add(choice)
+        elif not self.led:
+            self.lead()
         if reason in BROKEN and self.error is None:
             self.error = f"finish_reason {reason}"
+
+    def lead(self) -> None:
+        """The first choice has content, or ended. What was kept of another, for want of it, is not."""
+        self.led = True
+        if self.others and self.deltas:
+            self.deltas.clear()
 
     def end(self) -> None:
         """This event, which is no chunk, was the last: nothing is waited for behind it."""
@@ -440,11 +495,9 @@ class Completion:
         """Whether the calls of tools in a delta begin, or bring more of their arguments: some servers send empty ones, or
         repeat how a call began."""
         found = False
-        for part in delta.tool_calls if isinstance(delta.tool_calls, list) else ():
-            begin = call_of(part)
-            if begin is not None and (key := (choice, *map(str, begin))) not in self.begun:
-                self.begun.add(key)
-                found = True
+        calls = [delta.tool_calls] if isinstance(delta.tool_calls, dict) else delta.tool_calls  # TGI: no list
+        for part in calls if isinstance(calls, list) else ():
+            found = self._begins(part, choice) or found
             function = part.get("function") or part.get("custom") or part if isinstance(part, dict) else None
             found = found or has_arguments(function)
         function = delta.function_call
@@ -455,6 +508,17 @@ class Completion:
                 found = True
             found = found or has_arguments(function)
         return found
+
+    def _begins(self, part: Any, choice: Index) -> bool:
+        """A part of a tool call brings an id or a name that its call did not have yet."""
+        begin = call_of(part)
+        if begin is None:
+            return False
+        index, id_, name = begin
+        call = choice, str(index if index is not None else id_)
+        news = {(*call, field, str(value)) for field, value in (("id", id_), ("name", name)) if value} - self.begun
+        self.begun |= news
+        return bool(news)
 
     def add_details(self, details: Any) -> None:
         """Of reasoning, in parts that have types."""
@@ -472,13 +536,24 @@ class Completion:
 
     @property
     def choices(self) -> int:
-        return 1 + len(self.others)
+        return max(1, len(self._expected))
+
+    @property
+    def _expected(self) -> set[Any]:
+        """The choices that there are."""
+        return self.others if len(self.others) == 1 and not self.led else {0, *self.others}
+
+    @property
+    def _stands_still(self) -> bool:
+        """The counts of the chunks do not grow, and are fewer than these: each is of its chunk alone, or of nothing."""
+        counts = self.counted_by
+        return len(counts) == len(self.chunk_reads) > counts[0] == max(counts) == min(counts) if counts else False
 
     @property
     def chunk_tokens(self) -> tuple[tuple[int, int], ...]:
         """See Record. None where a count is missing, falls, or is of one of several choices."""
         counts, tokens = self.counted_by, list[list[int]]()
-        if len(counts) != len(self.chunk_reads) or self.others:
+        if len(counts) != len(self.chunk_reads) or self.others or self._stands_still:
             return ()
         for before, now in pairwise((0, *counts)):
             if not 0 <= now - before <= MAX_CHUNK_TOKENS:
@@ -499,7 +574,10 @@ class Completion:
         """The counts that can be right, once all of the answer is there."""
         visible = self.visible or not self.chunk_reads
         chunks = len(self.chunk_reads)
-        return self.counts.settled(answered=self.content, visible=visible, reasoned=self.thought, chunks=chunks)
+        still = self._stands_still and self.counts.output == self.counted_by[0]
+        return self.counts.settled(
+            answered=self.content, visible=visible, reasoned=self.thought, chunks=chunks, still=still
+        )
 
     @property
     def input_tokens(self) -> int | None:
@@ -539,9 +617,11 @@ class Completion:
             return "malformed", self.malformed
         if not self.finished and self.complaint is not None:
             return "stream_error", self.complaint
+        if not self.finished and self.words is not None and not self.content:
+            return "malformed", f"no JSON: {self.words}"
         if not self.finished:
             return "truncated", "the answer ended without a finish_reason"
-        if not self.closing and (unfinished := len({0, *self.others} - self.finished)):
+        if not self.closing and (unfinished := len(self._expected - self.finished)):
             # LiteLLM passes on one finish_reason for all choices, with the usage behind it
             return "truncated", f"{unfinished} of {self.choices} choices ended without a finish_reason"
         return (OK, "") if self.content else self._without_content()
@@ -596,7 +676,7 @@ def _message_of(error: Any, data: bytes) -> str:
 def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a list, a string or whatever else."""
     try:
-        return shown(message_in(error) or str(error))
+        return shown(message_of(error) or str(error))
     except RecursionError:
         return "an error nested too deeply"
 
@@ -610,7 +690,10 @@ def status_message(body: bytes) -> str:
     """The message of an error response: that of its JSON, whatever its shape, else its text."""
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
+    text = body.removeprefix(b"\xef\xbb\xbf").strip()
+    if FIELD.match(text) and (event := DATA.search(text)):  # the error of a stream that did not begin
+        text = event[1]
     try:
-        return error_text(plain_json(body))
+        return error_text(plain_json(text))
     except (ValueError, RecursionError):
-        return error_line(body)
+        return error_line(text)

@@ -91,11 +91,12 @@ class Choices(Protocol[Message[Any]]):
         chunk = output = False
         begun = answer.content
         for choice in choices or ():
+            index = choice.index = count(choice.index) if choice.index.__class__ is str else choice.index
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, data)
                 return False
             if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
-                answer.finish(reason, choice.index)
+                answer.finish(reason, index)
             delta, has_output, has_thought = choice.delta, False, False
             if delta is not None:
                 if delta.content.__class__ is str and delta.alone:  # nearly all of them, so it is to be fast
@@ -108,9 +109,11 @@ class Choices(Protocol[Message[Any]]):
             if has_output or has_thought:
                 chunk = answer.content = True
                 output = output or has_output
-                if choice.index:
-                    answer.others.add(choice.index)
-                elif answer.deltas is not None and delta is not None:
+                if index:
+                    answer.others.add(index)
+                elif not answer.led:
+                    answer.lead()
+                if answer.deltas is not None and delta is not None and not (index and answer.led):
                     answer.deltas.append(delta)
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
@@ -157,6 +160,8 @@ class Choices(Protocol[Message[Any]]):
         for choice in message.choices or ():
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, body)
+            if isinstance(choice.index, str):
+                choice.index = count(choice.index)
             if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
                 answer.finish(reason, choice.index)
             whole = choice.message

@@ -59,3 +59,9 @@ def call_of(part: Any) -> tuple[Any, Any, Any] | None:
     name = function.get("name") if isinstance(function, dict) else part.get("name")
     id_ = part.get("id")
     return (part.get("index"), id_, name) if id_ or name else None
+
+
+def is_thought(more: Any) -> bool:
+    """A delta's ``extra_content`` marks its content as reasoning (Gemini)."""
+    google = more.get("google") if isinstance(more, dict) else None
+    return isinstance(google, dict) and google.get("thought") is True

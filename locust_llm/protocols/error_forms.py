@@ -1,15 +1,23 @@
 """The forms in which servers write an error inside of an answer: as an object, flat, as a list, in fields of their own."""
 
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 MESSAGES: Final = (
     "message", "error", "errors", "detail", "msg", "status_msg", "error_message", "error_msg", "errmsg", "errorMessage",
-    "base_resp", "title",
+    "base_resp", "title", "Message", "Error", "fault", "faultstring",
 )  # fmt: skip
 """Fields that may hold the text of an error, the likeliest first."""
+TEXTS: Final = ("text", "reason", "description")
+"""Fields that hold it where it is known that there is an error: elsewhere they hold much else."""
+ERRORS: Final = ("error", "errors", "Error", "fault")
 CODES: Final = ("code", "status_code", "statusCode", "error_code", "errorCode", "errcode")
 SUCCESS: Final = frozenset({"", "ok", "success", "succeeded", "none", "null", "false", "0"})
 """What a field of a code or an error holds where nothing failed, in small letters."""
+EXCEPTION: Final = "Exception"
+"""The end of the name of a field that holds an error of AWS."""
 FAILED: Final = frozenset({"error", "fail", "failed", "failure"})
 """Of a field ``status``, which else may hold a state such as ``in_progress``."""
 DEPTH: Final = 5
@@ -62,8 +70,24 @@ def complaint_in(content: Any) -> Complaint | None:
     if content.get("success") is True or (codes and all(map(is_success, codes))):
         return None
     if not text or text.lower() in SUCCESS:
-        return None
-    return Complaint(text, bool(codes) or "error" in str(content.get("type")).lower())
+        return _enveloped(content)
+    kinds = f"{content.get('type')} {content.get('__type')}".lower()
+    return Complaint(text, bool(codes) or "error" in kinds or "exception" in kinds)
+
+
+def _enveloped(content: dict[str, Any]) -> Complaint | None:
+    """The error in a field that is an object, as clouds write it in their own APIs (Volcengine, Tencent, iFlytek, AWS).
+    A code alone is no certain failure there: it may stand for much."""
+    for name, value in content.items():
+        if not isinstance(value, dict):
+            continue
+        text = message_in(value) or ""
+        if text and (name.endswith(EXCEPTION) or any(is_error(value.get(error)) for error in ERRORS)):
+            return Complaint(text, True)
+        codes = [value[code] for code in CODES if value.get(code) is not None]
+        if text and codes and not any(map(is_success, codes)):
+            return Complaint(text, False)
+    return None
 
 
 def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
@@ -72,8 +96,7 @@ def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
     failed = isinstance(status, int) and status >= 400
     failed = failed or (isinstance(status, str) and status.lower() in FAILED)
     return (
-        is_error(content.get("error"))
-        or is_error(content.get("errors"))
+        any(is_error(content.get(name)) for name in ERRORS)
         or content.get("object") == "error"
         or content.get("success") is False
         or (failed and named)
@@ -89,11 +112,11 @@ def failed_base(base: Any) -> bool:
 def message_in(value: Any, depth: int = DEPTH) -> str | None:
     """The text of an error of any shape; None: it has none that is named as such."""
     if isinstance(value, str):
-        return value.strip() or None
+        return _written_in(value.strip(), depth) or None
     if not depth:
         return None
     if isinstance(value, dict):
-        inner = value.get("error")
+        inner = value.get("error") or value.get("Error")
         if isinstance(inner, dict | list) and (text := message_in(inner, depth - 1)):
             return text
         found = (message_in(value[name], depth - 1) for name in MESSAGES if name in value)
@@ -104,3 +127,22 @@ def message_in(value: Any, depth: int = DEPTH) -> str | None:
         found = (message_in(item, depth - 1) for item in value[:ITEMS])
         return next((text for text in found if text), None)
     return None
+
+
+def _written_in(text: str, depth: int) -> str:
+    """The message in a text which is the JSON of another server's error; else the text as it is."""
+    if depth and text.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            return message_in(msgspec.json.decode(text), depth - 1) or text
+    return text
+
+
+def message_of(error: Any) -> str | None:
+    """The same of what is known to be an error, in more fields; None: it has none."""
+    found = message_in(error)
+    if found is not None or not isinstance(error, dict):
+        return found
+    found = next((text for name in TEXTS if (text := message_in(error.get(name)))), None)
+    if found is None and (inner := _enveloped(error)) is not None:
+        found = inner.message
+    return found

@@ -102,7 +102,11 @@ ARGUMENTS_DONE: Final = frozenset({
 WHOLE_TEXTS: Final = frozenset({"response.output_text.done", "response.refusal.done"})
 BEGUN: Final = "response.output_item.added"
 ITEMS: Final = frozenset({BEGUN, "response.output_item.done"})
-LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+LAST: Final = frozenset(
+    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"}
+)
+STATUSES: Final = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+"""Of a response without a status, by the event that it came with."""
 RESPONSE_ID: Final = "response_id"
 """Field of an assistant's message: how the server names it, if it keeps it."""
 REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
@@ -160,7 +164,7 @@ class Responses(Protocol[Event]):
             return answer.add_other()
         if kind in LAST and message.response is not None:
             chunk = not answer.visible and _items_of(answer, message.response)  # the whole answer, as one event
-            _ended(answer, message.response, data)
+            _ended(answer, message.response, data, status=STATUSES.get(kind))
             answer.end()
             return chunk
         if kind == "error" or (message.error and is_error(message.error)):
@@ -217,8 +221,10 @@ def _whole(answer: Completion, index: int, item: Item) -> None:
             answer.add_refusal(part.refusal)
 
 
-def _ended(answer: Completion, response: Response, data: bytes) -> None:
-    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one."""
+def _ended(answer: Completion, response: Response, data: bytes, *, status: str | None = None) -> None:
+    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one.
+    ``status``: where it has none."""
+    status = response.status or status
     if (usage := response.usage) is not None:
         of_prompt, of_answer = usage.input_tokens_details, usage.output_tokens_details
         answer.count(
@@ -229,16 +235,16 @@ def _ended(answer: Completion, response: Response, data: bytes) -> None:
             total=usage.total_tokens,
         )
     answer.metrics = response.metrics
-    if is_error(response.error) or response.status in ("failed", "cancelled"):
-        answer.fail(response.error or f"status {response.status}", data)
+    if is_error(response.error) or status in ("failed", "cancelled"):
+        answer.fail(response.error or f"status {status}", data)
         return
     answer.response_id = response.id if isinstance(response.id, str) and response.id else None
     details = response.incomplete_details
     if details is not None and (why := reason_in(details.reason)):
         answer.finish(REASONS.get(why, why))
-    elif response.status == "incomplete":
+    elif status == "incomplete":
         answer.finish("length")
-    elif response.status == "completed":
+    elif status == "completed":
         called = answer.calls or any(item.is_call for item in response.output or ())
         answer.finish("tool_calls" if called else "stop")
 

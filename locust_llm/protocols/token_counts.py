@@ -30,7 +30,7 @@ class Details(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """As chat completions have it. Some servers write the names of Responses instead."""
+    """As chat completions have it. Some servers write the names of Responses instead, or both, one of them with zeros."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
@@ -46,11 +46,11 @@ class Usage(msgspec.Struct, gc=False):
 
     @property
     def prompt(self) -> Count:
-        return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+        return self.prompt_tokens or (self.prompt_tokens if self.input_tokens is None else self.input_tokens)
 
     @property
     def output(self) -> Count:
-        return self.output_tokens if self.completion_tokens is None else self.completion_tokens
+        return self.completion_tokens or (self.completion_tokens if self.output_tokens is None else self.output_tokens)
 
     @property
     def reasoning(self) -> Count:
@@ -78,9 +78,9 @@ class TokenCounts:
         self.strange: dict[str, str] = {}
         """Counts that cannot be one, as the server wrote them last, by their names in a record."""
 
-    def settled(self, *, answered: bool, visible: bool, reasoned: bool, chunks: int) -> "Settled":
+    def settled(self, *, answered: bool, visible: bool, reasoned: bool, chunks: int, still: bool = False) -> "Settled":
         """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some of it is the answer,
-        ``reasoned``: and some the reasoning, as it was made."""
+        ``reasoned``: and some the reasoning, as it was made; ``still``: the count came with each chunk, and never grew."""
         rejected = {name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])}
         read, written, thought, cached = self.input, self.output, self.reasoning, self.cached
         if read == 0 and (answered or written):
@@ -92,7 +92,7 @@ class TokenCounts:
             if generated != written:
                 thought = thought or generated - written
                 rejected[OUTPUT], written = str(written), generated
-        if written is not None and chunks > CHUNKS_PER_TOKEN * written + LONGEST_TOKEN:
+        if written is not None and (still or chunks > CHUNKS_PER_TOKEN * written + LONGEST_TOKEN):
             rejected[OUTPUT], written = str(written), None
         if cached is not None and read is not None and cached > read:
             rejected[CACHED], cached = str(cached), None

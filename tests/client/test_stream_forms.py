@@ -227,6 +227,12 @@ PINGS = [
     b'event: ping\ndata: {"type": "ping"}\n\n',
     b"event: status\ndata: generating\n\n",
     b"id: 7\n\n",
+    b"data: null\n\n",
+    b"data: []\n\n",
+    b"data: {}\n\n",
+    b"data: true\n\n",
+    b"data: ping\n\n",
+    b"data: : keep-alive\n\n",
 ]
 
 
@@ -237,6 +243,77 @@ def test_pings_of_any_kind_change_nothing(pings: list[bytes], at: int, size: int
     body = b"".join((b"".join(pings) if number == at else b"") + one + b"\n\n" for number, one in enumerate(events))
     stream = answered(typed("text/event-stream"), *cut(body, size))
     assert (stream.finish(), stream.answer.text) == ((OK, ""), ["a", "b"])
+
+
+@pytest.mark.parametrize("end", ['"[DONE]"', "[done]", " [DONE] ", "[DONE]"])
+def test_the_last_event_in_other_writing(end: str) -> None:
+    stream = answered(typed("text/event-stream"), TEXTS, event(delta("stop")), event(end))
+    assert (stream.finish(), stream.answer.done_read) == ((OK, ""), 2 + 1)
+
+
+def test_words_in_place_of_json_explain_what_has_no_answer() -> None:
+    top, words = typed("text/event-stream"), b"data: no model here\n\n"
+    assert outcome(top, words, event("[DONE]")) == ("malformed", "no JSON: no model here")
+    assert outcome(top, TEXTS, words)[0] == "truncated"
+    assert outcome(top, TEXTS, b"data: Internal Server Error\n\n") == ("stream_error", "Internal Server Error")
+
+
+def test_events_without_a_blank_line_between_them_have_no_time() -> None:
+    lines = b"".join(line + b"\n" for line in (TEXTS + END).split(b"\n\n") if line)
+    for body in (lines, lines + b"\n"):
+        got = outcome(typed("text/event-stream"), body)
+        assert got[0] == "malformed"
+        assert "blank line between" in got[1]
+
+
+@pytest.mark.parametrize("index", ["0", "1", 1, -1, 1.0, None])
+def test_the_only_choice_may_have_any_index(index: Any) -> None:
+    events = [delta(content="a"), delta(content="b"), delta("stop")]
+    for one in events:
+        one["choices"][0]["index"] = index
+    stream = answered(typed("text/event-stream"), *map(event, events))
+    assert (stream.finish(), stream.answer.text, stream.answer.choices) == ((OK, ""), ["a", "b"], 1)
+    late = answered(
+        typed("text/event-stream"), *map(event, events[:2]), event(delta(content="c")), event(delta("stop"))
+    )
+    assert late.finish()[0] == (OK if index in ("0", None) else "truncated")
+
+
+@pytest.mark.parametrize("kind", ["messages", "responses"])
+def test_a_type_that_only_the_event_has(kind: str) -> None:
+    if kind == "messages":
+        events = [
+            ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "a"}}),
+            ("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}}),
+        ]
+    else:
+        last = {"response": {"usage": {"output_tokens": 3}}}
+        events = [("response.output_text.delta", {"delta": "a"}), ("response.completed", last)]
+    reads = [f"event: {name}\ndata: {json.dumps(data)}\n\n".encode() for name, data in events]
+    stream = answered(typed("text/event-stream"), *reads, kind=kind)
+    assert (stream.finish(), stream.answer.text, stream.answer.output_tokens) == ((OK, ""), ["a"], 3)
+
+
+@pytest.mark.parametrize("last", ["response.completed", "response.done", "response.incomplete"])
+def test_an_end_of_responses_may_have_no_status(last: str) -> None:
+    text = event({"type": "response.output_text.delta", "delta": "a"})
+    status = {"status": "completed"} if last == "response.done" else {}
+    end = event({"type": last, "response": {**status, "usage": {"input_tokens": 7, "output_tokens": 3}}})
+    stream = answered(typed("text/event-stream"), text, end, kind="responses")
+    assert (stream.finish(), stream.answer.input_tokens) == ((OK, ""), 7)
+    assert stream.answer.finish_reason == ("length" if last == "response.incomplete" else "stop")
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [{"reasoning_text": "hm"}, {"content": "<thought>hm", "extra_content": {"google": {"thought": True}}}],
+    ids=["copilot", "gemini"],
+)
+def test_reasoning_in_fields_of_the_servers_own(thought: dict[str, Any]) -> None:
+    plain = delta(content="a", extra_content={"google": {"thought_signature": "x"}})
+    stream = answered(typed("text/event-stream"), *map(event, [delta(**thought), plain]), END)
+    assert stream.finish() == (OK, "")
+    assert (stream.answer.chunk_reads, stream.answer.first_output, stream.answer.thought) == ([1, 2], 1, True)
 
 
 def test_broken_json_in_a_named_event_is_malformed() -> None:
@@ -333,10 +410,17 @@ def test_a_repeated_begin_of_a_call_is_no_chunk() -> None:
     more = {"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}
     other = {"index": 1, "id": "u", "function": {"name": "f", "arguments": ""}}
     deltas = [delta(tool_calls=[call]) for call in (begin, begin, more, begin, other)]
+    deltas += [delta(tool_calls=[{"index": 0, "id": "t", "function": {"name": None, "arguments": None}}])]
     old = [delta(function_call=call) for call in ({"name": "f", "arguments": ""}, {"name": "f", "arguments": ""})]
     stream = answered(typed("text/event-stream"), *map(event, [*deltas, *old]), END)
     assert stream.finish() == (OK, "")
-    assert stream.answer.chunk_reads == [1, 3, 5, 6]
+    assert stream.answer.chunk_reads == [1, 3, 5, 7]
+
+
+def test_a_call_of_a_tool_outside_of_a_list_is_one() -> None:
+    calls = [{"index": 0, "id": "", "function": {"name": name, "arguments": "{"}} for name in ("f", None)]
+    stream = answered(typed("text/event-stream"), *[event(delta(tool_calls=call)) for call in calls], END)
+    assert (stream.finish(), stream.answer.chunk_reads) == ((OK, ""), [1, 2])
 
 
 def test_an_image_of_megabytes_is_a_chunk_and_counts_for_the_bytes_of_the_answer() -> None:

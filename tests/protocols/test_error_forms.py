@@ -49,15 +49,25 @@ ERRORS: list[Any] = [
     {"base_resp": {"status_code": "1002", "status_msg": "boom"}, "choices": None},
     {"error_code": 336000, "error_msg": "boom"},
     {"errcode": 1, "errmsg": "boom"},
+    {"error": '{"error": {"message": "boom"}}'},
+    {"Error": {"Code": "Throttled", "Message": "boom"}},
+    {"ResponseMetadata": {"RequestId": "a", "Error": {"Code": "Throttled", "Message": "boom"}}},
+    {"Response": {"Error": {"Code": "InternalError", "Message": "boom"}, "RequestId": "a"}},
+    {"internalServerException": {"message": "boom"}},
+    {"__type": "ThrottlingException", "Message": "boom"},
+    {"fault": {"faultstring": "boom", "detail": {"errorcode": "quota"}}},
     [{"error": {"message": "boom"}}],
     [{"error": {"code": 400, "message": "boom", "status": "INVALID_ARGUMENT"}}, {"a": 1}],
 ]
-DOUBTFUL: list[Any] = [{"detail": "boom"}, {"message": "boom"}, {"msg": "boom"}, {"title": "boom"}]
+DOUBTFUL: list[Any] = [{"detail": "boom"}, {"message": "boom"}, {"msg": "boom"}, {"title": "boom"},
+    {"Message": "boom"}, {"header": {"code": 10013, "message": "boom", "status": 2}},
+]  # fmt: skip
 HARMLESS: list[Any] = [
     {"error": None}, {"error": ""}, {"error": {}}, {"error": []}, {"error": False}, {"error": 0}, {"error": "null"},
     {"error": "None"}, {"error": {"message": "", "code": None}}, {"error": {"code": 0, "message": "ok"}},
     {"error": {"code": 200, "message": "success"}}, {"base_resp": {"status_code": 0, "status_msg": ""}},
     {"base_resp": {"status_code": 0, "status_msg": "success"}}, {"base_resp": {}}, {"base_resp": None}, {"base_resp": []},
+    {"header": {"code": 0, "message": "Success"}}, {"data": {"code": "a"}}, {"ResponseMetadata": {"RequestId": "a"}},
     {"code": 200}, {"code": 200, "message": "ok"}, {"code": 0, "msg": "keep going"}, {"code": "200", "message": "fine"},
     {"success": True}, {"success": True, "message": "fine"}, {"errors": []}, {"errors": None}, {"status": "in_progress"},
     {"status": 200}, {"detail": None}, {"message": None}, {"message": ""}, {"object": "chat.completion.chunk"}, {},
@@ -149,3 +159,17 @@ def test_no_json_raises_and_an_error_has_a_message(content: Any) -> None:
     for kind in TEXT:
         got = stream(kind, content, TEXT[kind])
         assert got.outcome()[1]
+
+
+def test_the_error_of_a_status_may_be_an_event_stream_or_begin_with_a_mark() -> None:
+    error = b'{"error": {"message": "boom"}}'
+    for body in (
+        b"data: " + error + b"\n\ndata: [DONE]\n\n",
+        b"event: error\ndata: " + error + b"\n\n",
+        b": ping\n\ndata:" + error,
+        b"\xef\xbb\xbf" + error,
+        b'event: error\ndata: {"text": "boom"}\n\n',
+        b"data: boom\n\n",
+    ):
+        assert status_message(body) == "boom"
+    assert status_message(b"database is down") == "database is down"

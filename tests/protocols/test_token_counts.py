@@ -196,6 +196,31 @@ def test_a_count_that_stands_still_is_none_of_a_long_answer() -> None:
     assert (got.output_tokens, got.settled.rejected) == (None, (("output_tokens", "1"),))
 
 
+def test_counts_under_two_names_are_those_that_are_not_zero() -> None:
+    zeros, counts = {"prompt_tokens": 0, "completion_tokens": 0}, {"input_tokens": 7, "output_tokens": 3}
+    for both in (
+        {**zeros, **counts},
+        {"prompt_tokens": 7, "completion_tokens": 3, "input_tokens": 0, "output_tokens": 0},
+    ):
+        got = answer("chat", events("chat", [both]))
+        assert (got.input_tokens, got.output_tokens, got.settled.rejected) == (7, 3, ())
+
+
+def test_a_count_of_each_chunk_alone_is_none_of_the_answer() -> None:
+    """It is one with each of three chunks. Three with each of them may be the answer's; so may one with its only chunk."""
+
+    def counted(tokens: int, chunks: int, last: int | None = None) -> Completion:
+        text = {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": usage("chat", 7, tokens)}
+        stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage("chat", 7, last)}
+        return answer("chat", [text] * chunks + [stop])
+
+    got = counted(1, 3)
+    assert (got.input_tokens, got.output_tokens, got.chunk_tokens) == (7, None, ())
+    assert got.settled.rejected == (("output_tokens", "1"),)
+    assert (counted(1, 3, last=3).output_tokens, counted(1, 3, last=3).chunk_tokens) == (3, ())
+    assert (counted(3, 3).output_tokens, counted(1, 1).output_tokens) == (3, 1)
+
+
 @pytest.mark.parametrize("kind", ["embeddings", "rerank"])
 def test_a_prompt_of_no_tokens_is_not_taken_of_vectors(kind: str) -> None:
     got = Completion(PROTOCOLS[kind])
