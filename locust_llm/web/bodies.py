@@ -16,6 +16,8 @@ from .origin import App, Start
 
 MAX_FORM_BYTES: Final = 256 << 10
 """Of any request but an upload."""
+MAX_DIGITS: Final = 18
+"""Of a length."""
 BLOCK_BYTES: Final = 4096
 MAX_WIRE_BYTES: Final = 2 << 20
 """Of such a body with the lengths of its chunks."""
@@ -30,7 +32,13 @@ LINGER_S: Final = 5.0
 def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
     """``app`` behind the limits. ``is_upload``: of a path, whose body is passed on as a stream."""
 
+    turn_at = 0.0
+
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        nonlocal turn_at
+        if time.monotonic() > turn_at:  # a client may have sent thousands of requests at once
+            gevent.sleep(PAUSE_S)
+            turn_at = time.monotonic() + TURN_S
         stream = environ["wsgi.input"]
         upload = is_upload(environ.get("PATH_INFO", ""))
         incoming = None
@@ -46,9 +54,12 @@ def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) 
                 incoming.end_by(time.monotonic() + LINGER_S)
             return start(status, [*headers, ("Connection", "close")], *more)
 
+        if length is None or _has_no_end(environ, length):
+            return _refused(closing, most, "400 Bad Request", "the length of the body is none that HTTP knows")
         if length > most:
             return _refused(closing, most)
         if not (length or chunked):
+            environ["wsgi.input"] = io.BytesIO()
             return app(environ, start)
         if upload:
             return app(environ, closing)
@@ -99,10 +110,19 @@ class Incoming:
             self._turn_at = time.monotonic() + TURN_S
 
 
-def _length(environ: dict[str, Any]) -> int:
-    """As announced; 0 where it is not."""
+def _length(environ: dict[str, Any]) -> int | None:
+    """As announced; 0 where it is not. None: gevent's server, which takes all that Python's ``int`` does, may wait for any
+    number of bytes."""
     text = environ.get("CONTENT_LENGTH") or "0"
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
+
+
+def _has_no_end(environ: dict[str, Any], length: int) -> bool:
+    """Of a body: gevent's server knows one coding, and passes on whatever comes where another protocol is asked for."""
+    coding = environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    if coding not in ("", "chunked"):
+        return True
+    return "HTTP_UPGRADE" in environ and bool(length or coding)
 
 
 def _body(stream: Any, most: int) -> bytes:

@@ -106,8 +106,8 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
         ui.app.before_request(lambda: _to_ours(view))
     allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
     uploads = f"{ui.app.blueprints['locust'].url_prefix or ''}/llm/datasets"
-    limited = bounded(ui.app.wsgi_app, lambda path: path == uploads, MAX_UPLOAD_BYTES)
-    ui.app.wsgi_app = guarded(limited, allowed)
+    app = guarded(ui.app.wsgi_app, allowed)
+    ui.app.wsgi_app = bounded(app, lambda path: path == uploads, MAX_UPLOAD_BYTES)  # also of what is not answered
     return view
 
 

@@ -12,6 +12,7 @@ import gevent
 import pytest
 from gevent import socket
 from gevent.pywsgi import WSGIServer
+from support.loop_watch import HELD_S, loop_watched
 from support.web_pages import Page
 
 from locust_llm.web import bodies
@@ -92,6 +93,30 @@ def test_a_longer_one_is_refused_in_a_line(
     assert got == []
 
 
+@pytest.mark.parametrize("path", ["/", "/up"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Length: +99999999",
+        "Content-Length: 99_999_999",
+        "Content-Length: 9,99999999",
+        "Content-Length: ٩٩٩٩٩٩٩٩",
+        "Content-Length: 9" + 300 * "9",
+        "Transfer-Encoding: gzip, chunked\r\nContent-Length: 99999999",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nTransfer-Encoding: chunked",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 9",
+    ],
+)
+def test_a_length_that_only_some_programs_understand_is_none(
+    head: str, path: str, port: int, got: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gevent's server takes what Python's ``int`` does, and reads so far."""
+    monkeypatch.setattr(bodies, "LINGER_S", 0.1)
+    answer = asked(port, head, [b"x" * 9])
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert got == []
+
+
 def test_a_long_body_fills_no_memory_and_its_sender_sees_the_answer(port: int) -> None:
     tracemalloc.start()
     answer = asked(port, f"Content-Length: {100 << 20}", (b"x" * (1 << 16) for _ in range(1600)))
@@ -131,6 +156,16 @@ def test_no_body_holds_the_loop(pieces: list[bytes], port: int) -> None:
     assert longest < 0.05  # of 200,000 chunks of a byte gevent's server would read for seconds
 
 
+def test_no_number_of_requests_in_a_row_holds_the_loop(port: int) -> None:
+    with loop_watched() as held, socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        sender = gevent.spawn(line.sendall, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 5_000)
+        answers = 0
+        while answers < 5_000:
+            answers += line.recv(1 << 16).count(b"HTTP/1.1 200 OK")
+        sender.join()
+    assert max(held) < HELD_S
+
+
 def test_the_rest_is_read_for_a_limited_time_only(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "LINGER_S", 0.2)
 
@@ -150,6 +185,12 @@ def test_the_rest_is_read_for_a_limited_time_only(port: int, monkeypatch: pytest
 def test_no_page_takes_a_longer_body(path: str, pages: Callable[..., Page]) -> None:
     answer = pages().client.post(path, data=b"x" * (MAX_FORM_BYTES + 1))
     assert (answer.status_code, answer.text) == (413, REFUSED)
+
+
+def test_what_no_page_answers_has_a_limit_too(pages: Callable[..., Page]) -> None:
+    """Else gevent's server would read it to its end."""
+    answer = pages().client.post("/swarm", data=b"x" * (MAX_FORM_BYTES + 1), headers={"Host": "elsewhere.example"})
+    assert answer.status_code == 413
 
 
 def test_an_upload_has_a_limit_of_its_own(pages: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
