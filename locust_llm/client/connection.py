@@ -236,16 +236,18 @@ class Connection:
     def receive(self) -> bytes | None:
         """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
         However fast the peer sends, the loop has a turn with each read. Raises OSError and TLSClosed."""
-        while data := self._socket.recv(READ_BYTES):
+        while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
             take_turn()
             plain = bytes(data) if self.tls is None else self.tls.received(data)
             if plain:
-                return plain
-            if self.tls is not None and self.tls.failure:
-                raise TLSClosed(self.tls.failure)
-            if self.tls is not None and self.tls.closed:
-                break  # else it was a part of a TLS record, or a session ticket
+                return plain  # else it was a part of a TLS record, or a session ticket
         return None
+
+    def _over_by_tls(self) -> bool:
+        """Also where the word for it came with the last data: the peer may keep the TCP connection. Raises TLSClosed."""
+        if self.tls is not None and self.tls.failure:
+            raise TLSClosed(self.tls.failure)
+        return self.tls is not None and self.tls.closed
 
     @property
     def cut(self) -> bool:

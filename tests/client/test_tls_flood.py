@@ -1,6 +1,7 @@
 """A TLS peer that sends records without data: it holds the event loop for no more than 50 ms and outlasts no deadline."""
 
 import random
+import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from support import hostile
 from support.loop_watch import HELD_S, loop_watched
 from support.tls_flood import WITHOUT_DATA, Sealer, context_of, flooding, secret_of
+from support.tls_pair import pair
 
 from locust_llm.client import process_reader
 from locust_llm.client.connection import ConnectFailed, Connection, Target
@@ -26,7 +28,7 @@ from locust_llm.client.gate import Gate
 from locust_llm.client.native_reader import NativeReader
 from locust_llm.client.reader import StreamReader
 from locust_llm.client.request import Request
-from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, SLICE_BYTES, TLS
+from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, TLS, Greeting
 
 DEADLINE_S = 0.5
 
@@ -154,6 +156,65 @@ def test_a_deadline_holds_whatever_lies_in_the_socket_and_whatever_tls_makes_of_
     with loop_watched() as held, pytest.raises(gevent.Timeout), gevent.Timeout(0.1):
         connection.receive()
     assert max(held) < HELD_S
+
+
+SLOW_KEYS = {
+    "-groups ffdhe8192": "key of 8,192 bits",
+    "-groups ffdhe6144": "key of 6,144 bits",
+    "-tls1_2 -cipher DHE-RSA-AES256-GCM-SHA384": "handshake failure",
+}
+
+
+@pytest.mark.parametrize("words", SLOW_KEYS)
+def test_no_server_chooses_a_key_that_takes_long(words: str, certificate: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = f"openssl s_server -accept 127.0.0.1:{port} -cert {certificate} -www -naccept 1 {words}".split()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
+        assert server.stdout is not None
+        while b"ACCEPT" not in server.stdout.readline():
+            assert server.poll() is None
+        with loop_watched() as held, pytest.raises(FetchFailed, match=SLOW_KEYS[words]) as failed:
+            fetch("GET", f"https://127.0.0.1:{port}/", {}, verify=str(certificate), timeout_s=20.0)
+        server.kill()
+    assert failed.value.outcome == "tls"
+    assert max(held) < HELD_S
+
+
+def record(content: bytes, kind: int = 22) -> bytes:
+    return bytes([kind, 3, 3]) + len(content).to_bytes(2, "big") + content
+
+
+def retry(group: int, cookie: int = 0) -> bytes:
+    """A HelloRetryRequest of RFC 8446, 4.1.4."""
+    extensions = b"\0\x2c" + (cookie + 2).to_bytes(2, "big") + cookie.to_bytes(2, "big") + bytes(cookie)
+    extensions += b"\0\x33\0\2" + group.to_bytes(2, "big")
+    body = b"\3\3" + RETRY + b"\0\x13\1\0" + len(extensions).to_bytes(2, "big") + extensions
+    return b"\2" + len(body).to_bytes(3, "big") + body
+
+
+@pytest.mark.parametrize(("group", "bits"), [(0x1D, 0), (0x100, 0), (0x102, 0), (0x103, 6144), (0x104, 8192)])
+@pytest.mark.parametrize("size", [1, 7, 300, 16_384])
+@pytest.mark.parametrize("cookie", [0, 9_000])
+def test_a_greeting_is_read_however_it_is_cut(group: int, bits: int, size: int, cookie: int) -> None:
+    message = retry(group, cookie)
+    sent = record(b"\1", 20) + b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
+    greeting = Greeting()
+    for at in range(0, len(sent), size):
+        assert greeting.slow_key == 0
+        greeting.add(sent[at : at + size])
+    assert greeting.slow_key == bits
+
+
+def test_the_end_of_tls_is_the_end_though_it_comes_with_the_last_data(certificate: Path) -> None:
+    """Here the peer keeps the TCP connection, so that no more would ever come."""
+    both = pair(certificate)
+    came = iter([both.to_client.read() + both.says(b"all") + both.closes()])
+    connection = object.__new__(Connection)
+    connection.tls = both.client
+    connection._socket = SimpleNamespace(recv=lambda size: next(came))
+    assert connection.receive() == b"all"
+    assert connection.receive() is None
 
 
 LONGEST = ["broken JSON", "errors", "newlines", "pings", "headers", "interim responses"]

@@ -22,6 +22,14 @@ certificates in each."""
 MAX_ANSWERS: Final = 65_536
 """Bytes of the TLS layer's own answers, which nobody sends while an answer comes."""
 ENDLESS: Final = "the server sends TLS records without data, and without end"
+HEADER_BYTES: Final = 5
+"""Of a record."""
+HANDSHAKE: Final = 22
+"""Kind of a record."""
+RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""In place of a server's random: it asks for another key (RFC 8446, 4.1.3)."""
+SLOW_KEYS: Final = {b"\0\x33\0\2\1\3": 6144, b"\0\x33\0\2\1\4": 8192}
+"""The extension that asks for a key of so many bits: they take OpenSSL 40 and 90 ms."""
 NO_DATA: Final = -2
 """The same as a failure of the native part."""
 ALERTS: Final = {
@@ -41,6 +49,7 @@ class TLS:
         log_secrets(context)
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._random = b""
+        self._greeting = Greeting()
         self._closed = False
         self._failure = ""
         self._without_data = 0
@@ -51,6 +60,11 @@ class TLS:
 
     def handshake(self, data: bytes = b"") -> bytes:
         """``data`` is what came; what is to be sent. Raises ssl.SSLError."""
+        self._greeting.add(data)
+        if bits := self._greeting.slow_key:  # which OpenSSL would make at once
+            raise ssl.SSLError(
+                ssl.SSL_ERROR_SSL, f"the server asks for a Diffie-Hellman key of {bits:,} bits: use X25519"
+            )
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -124,3 +138,32 @@ class TLS:
         if self._outgoing.pending > MAX_ANSWERS:
             self._failure = "the server asks for answers of the TLS layer without end"
         return plain
+
+
+class Greeting:
+    """The first message of a server, of whatever records it is made."""
+
+    def __init__(self) -> None:
+        self._records, self._message, self._whole = bytearray(), bytearray(), False
+
+    def add(self, data: bytes) -> None:
+        """What came next."""
+        if self._whole:
+            return
+        records = self._records
+        records += data
+        while not self._whole and len(records) >= HEADER_BYTES:
+            end = HEADER_BYTES + int.from_bytes(records[3:HEADER_BYTES], "big")
+            if len(records) < end:
+                return
+            if records[0] == HANDSHAKE:
+                self._message += records[HEADER_BYTES:end]
+            del records[:end]
+            self._whole = len(self._message) >= 4 + int.from_bytes(self._message[1:4], "big")
+
+    @property
+    def slow_key(self) -> int:
+        """Bits of a key that takes long, if it asks for one; else 0."""
+        if not self._whole or RETRY not in self._message:
+            return 0
+        return next((bits for extension, bits in SLOW_KEYS.items() if extension in self._message), 0)
