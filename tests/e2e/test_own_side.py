@@ -137,7 +137,8 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
     assert done.returncode == ExitStatus.INCOMPLETE, done.stderr
     words = " ".join(done.stdout.split())  # however wide the terminal is
     assert "WARNING: the run did not end cleanly" in words
-    assert f"INCOMPLETE: 1 line of profile_export.jsonl could not be read (line {whole + 1}:" in words
+    lost = f"1 line of profile_export.jsonl could not be read (line {whole + 1}:"
+    assert f"INCOMPLETE: the run has no end, as its load generator was killed; {lost}" in words
     assert f"{whole} succeeded" in done.stdout or f"{whole} requests" in done.stdout or str(whole) in done.stdout
 
 
