@@ -26,6 +26,7 @@ def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], Non
     where a user of a worker ends it."""
     ending = _DetachedEnd(runner, unattended, leave)
     runner.stop, runner.quit = ending.stop, ending.quit
+    runner.stop_users = ending.stop_users
     if isinstance(runner, MasterRunner):
         ending.locusts_start, runner.start = runner.start, ending.start  # type: ignore[method-assign]
 
@@ -44,6 +45,7 @@ class _DetachedEnd:
     def __init__(self, runner: Any, unattended: bool, leave: Callable[[], None]) -> None:
         self._runner, self._unattended, self._leave = runner, unattended, leave
         self._stop, self._quit = runner.stop, runner.quit
+        self._stop_users = runner.stop_users
         self.locusts_start: Callable[..., None] = lambda: None
         """Of a master. (A local runner starts in a greenlet that its stop kills.)"""
         self._starting: gevent.Greenlet | None = None
@@ -74,6 +76,13 @@ class _DetachedEnd:
 
     def quit(self) -> None:
         self._detach(self._quit)
+
+    def stop_users(self, counts: dict[str, int]) -> None:
+        """Users that ended in this turn of the event loop are still in Locust's group, which takes each for a fault."""
+        users = self._runner.user_greenlets
+        for user in [user for user in users if user.dead]:
+            users.discard(user)
+        self._stop_users(counts)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from typing import Any
 from locust import User, constant, task
 from locust.env import Environment
 from locust.event import Events
+from locust.exception import StopUser
 from locust.runners import STATE_STOPPED
 
 import gevent
+import gevent.event
 import pytest
 
 from locust_llm.run import detached_end
@@ -173,3 +175,39 @@ def test_what_the_end_raises_comes_to_who_waits(runs: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         run.runner.stop()
     del run.runner.stop_users
+
+
+def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """As those of an open loop, of which all but one wait for a request that never comes."""
+    over = gevent.event.Event()
+    users = 50
+    began = []
+    in_group_when_ended = []
+
+    class Waiting(User):
+        @task
+        def wait_for_work(self) -> None:
+            began.append(self)
+            if len(began) == users:
+                gevent.sleep(LIMIT_S)
+            over.wait()
+            raise StopUser
+
+    def close(**kw: Any) -> None:
+        over.set()
+        while sum(user.dead for user in runner.user_greenlets) < users - 1:
+            gevent.sleep(0)
+        in_group_when_ended.append(len(runner.user_greenlets))  # their group hears of it in the next turn
+
+    environment = Environment(user_classes=[Waiting], events=Events(), stop_timeout=0)
+    environment.events.test_stopping.add_listener(close)
+    runner: Any = environment.create_local_runner()
+    detach_end(runner)
+    runner.start(users, spawn_rate=100)
+    with gevent.Timeout(LIMIT_S):
+        while len(began) < users:
+            gevent.sleep(0.01)
+        runner.stop()
+    assert in_group_when_ended == [users]
+    assert not [record for record in caplog.records if "proper args" in record.getMessage()]
+    assert runner.user_count == 0
