@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins published what-if intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -175,6 +175,9 @@ bench-paired: $(VENV)/.installed-tests  ## A/B in pairs: equal arms called diffe
 
 schedulers: $(VENV)/.installed-tests  ## the probe on six real servers whose scheduler is known; 25 minutes on an idle machine
 	PYTHONPATH=tests $(BIN)/python tests/bench/schedulers.py .schedulers --times 2
+
+golden: $(VENV)/.installed-tests  ## what users rely on, written anew into tests/golden: help, exit statuses, imports, pages
+	PYTHONPATH=tests $(BIN)/python -m support.golden
 
 example: $(VENV)/.installed       ## the report in reports/example, made anew
 	$(BIN)/python tests/example.py
