@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from itertools import count
 from typing import Any, ClassVar
 
@@ -60,6 +61,8 @@ class LLMUser(HttpUser):
         self.client.base_url = self.client.base_url.partition("?")[0]
         self.client.proxies = proxies_of(self.client.base_url)
         self._branches = Branches(self)
+        own = self.on_stop  # of a class that extends this one, and need not call that of its base, as in Locust
+        self.on_stop = lambda: self._leave(own)  # type: ignore[method-assign]
 
     def chat(
         self,
@@ -196,10 +199,17 @@ class LLMUser(HttpUser):
         """Text of the last answer, where it was kept."""
         return self._branches.main.text
 
-    def on_stop(self) -> None:
-        if isinstance(why := sys.exception(), StopTest):  # Locust ends this user only, against its own documentation
-            logger.error(why)
-            end_test(self.environment)
-        self._branches.close()
-        self.sender.permits.leave(self.number)
-        self.sender.tenants.leave(self.number)
+    def _leave(self, on_stop: Callable[[], None]) -> None:
+        """``on_stop``, and what each user does at its end."""
+        why = sys.exception()
+        try:
+            on_stop()
+        except StopTest as now:
+            why = now
+        finally:
+            if isinstance(why, StopTest):  # Locust ends this user only, against its own documentation
+                logger.error(why)
+                end_test(self.environment)
+            self._branches.close()
+            self.sender.permits.leave(self.number)
+            self.sender.tenants.leave(self.number)

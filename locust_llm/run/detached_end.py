@@ -6,9 +6,11 @@ the locustfile is called in them), Locust kills it on the way: its end would com
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from locust.env import Environment
+from locust.event import EventHook
 from locust.exception import StopTest
 from locust.runners import STATE_INIT, STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
@@ -27,6 +29,8 @@ def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], Non
     ending = _DetachedEnd(runner, unattended, leave)
     runner.stop, runner.quit = ending.stop, ending.quit
     runner.stop_users = ending.stop_users
+    for hook in (runner.environment.events.test_stopping, runner.environment.events.test_stop):
+        hook.fire = partial(_fire, hook)
     if isinstance(runner, MasterRunner):
         ending.locusts_start, runner.start = runner.start, ending.start  # type: ignore[method-assign]
 
@@ -39,6 +43,19 @@ def end_test(environment: Environment) -> None:
         runner.quit()
     else:
         runner.stop()
+
+
+def _fire(hook: Any, **kw: Any) -> None:
+    """As Locust's own, but that a ``StopTest`` of a listener, which the end of a run calls, does not stop that end."""
+    reverse = kw.pop("reverse", False)
+    listeners = tuple(reversed(hook._handlers) if reverse else hook._handlers)
+    for listener in listeners:
+        alone = EventHook()
+        alone.add_listener(listener)
+        try:
+            alone.fire(**kw)
+        except StopTest as why:
+            logger.error(why)
 
 
 class _DetachedEnd:

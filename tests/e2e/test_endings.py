@@ -196,15 +196,27 @@ def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, wher
 ENDING: Final = """
 import gevent
 from locust import events, task
-from locust.exception import StopTest
+from locust.exception import StopTest, StopUser
 from locust.runners import MasterRunner
 from locust_llm import LLMUser
 asked = []
 def end(environment):
     {way}
 class Chat(LLMUser):
+    def on_start(self):
+        if {where!r} == "on_start":
+            end(self.environment)
+    def on_stop(self):
+        if {where!r} == "on_stop":
+            end(self.environment)
+    def wait_time(self):
+        if {where!r} == "wait_time":
+            end(self.environment)
+        return 0
     @task
     def ask(self):
+        if {where!r} == "on_stop" and len(asked) >= 3:
+            raise StopUser
         self.chat("hello", max_tokens=4)
         asked.append(1)
         if {where!r} == "task" and len(asked) == 3:
@@ -227,7 +239,10 @@ ENDS: Final = [
     ("task", QUIT, "alone"), ("listener", QUIT, "processes"), ("listener", QUIT, "alone"), ("task", QUIT, "processes"),
     ("master", QUIT, "processes"), ("task", "environment.runner.stop()", "alone"),
     ("task", "environment.runner.stop()", "processes"), ("task", "raise StopTest('enough')", "alone"),
-    ("task", "raise StopTest('enough')", "processes"), ("task", "gevent.spawn(environment.runner.quit)", "alone"),
+    ("task", "raise StopTest('enough')", "processes"), ("wait_time", "raise StopTest('enough')", "alone"),
+    ("on_stop", "raise StopTest('enough')", "alone"), ("listener", "raise StopTest('enough')", "alone"),
+    ("task", "gevent.spawn(environment.runner.quit)", "alone"),
+    ("wait_time", QUIT, "alone"), ("on_stop", QUIT, "processes"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from locust import User, constant, task
 from locust.env import Environment
 from locust.event import Events
-from locust.exception import StopUser
+from locust.exception import StopTest, StopUser
 from locust.runners import STATE_STOPPED
 
 import gevent
@@ -114,6 +114,22 @@ def test_so_may_one_of_the_end_itself(runs: Any, event: str, how: str) -> None:
     run.start()
     run.wait()
     assert run.over == 1
+
+
+@pytest.mark.parametrize("event", ["test_stopping", "test_stop"])
+def test_a_stop_test_of_a_listener_of_the_end_does_not_stop_the_end(runs: Any, event: str) -> None:
+    run = runs(lambda environment: environment.runner.stop())
+    called: list[str] = []
+
+    def fail(**kw: Any) -> None:
+        raise StopTest("enough")
+
+    hook = getattr(run.events, event)
+    hook.add_listener(fail)
+    hook.add_listener(lambda **kw: called.append(event))
+    run.start()
+    run.wait()
+    assert (run.over, called) == (1, [event])
 
 
 def test_others_wait_until_it_is_over_whoever_began_it(runs: Any) -> None:
