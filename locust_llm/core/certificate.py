@@ -20,9 +20,6 @@ DOUBT: Final = 0.025
 """A bound does not hold with this probability, where differences are independent."""
 LEAST: Final = 8
 """Fewer differences of a kind are no certificate."""
-AUTO: Final = "auto"
-OFF: Final = "off"
-REQUIRE: Final = "require"
 
 Ends = tuple[float, float]
 """By how much the true figure may be lower, and by how much higher, in ms."""

@@ -9,7 +9,8 @@ import pytest
 from support.levels import level as a_level
 from support.records import a_run, answered
 
-from locust_llm.core.certificate import REQUIRE, Bounds, Certificate
+from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.options.selftest_modes import REQUIRE
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Run
 from locust_llm.core.text import ends_of

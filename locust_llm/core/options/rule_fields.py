@@ -10,8 +10,8 @@ from locust_llm.slo.published import Published
 from locust_llm.slo.reading import DEADLINES, PACE, PACES
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
-from ..certificate import AUTO, OFF, REQUIRE
 from .option import DURATION, Option, Range
+from .selftest_modes import AUTO, OFF, REQUIRE
 
 
 class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):

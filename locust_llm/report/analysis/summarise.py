@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.certificate import REQUIRE
+from locust_llm.core.options.selftest_modes import REQUIRE
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult

@@ -14,7 +14,8 @@ from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.core.certificate import OFF, Certificate, Differences, Truth, truth_of
+from locust_llm.core.certificate import Certificate, Differences, Truth, truth_of
+from locust_llm.core.options.selftest_modes import OFF
 from locust_llm.core.record import OK, Record
 from locust_llm.protocols.known import request_body
 from locust_llm.truth.process import TruthServer

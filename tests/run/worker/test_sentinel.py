@@ -8,7 +8,7 @@ import gevent
 import pytest
 
 from locust_llm.client.process_reader import reads_so_far
-from locust_llm.core.certificate import AUTO, OFF
+from locust_llm.core.options.selftest_modes import AUTO, OFF
 from locust_llm.run.worker import sentinel
 from locust_llm.run.worker.sentinel import Sentinels
 
