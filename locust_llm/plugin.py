@@ -19,6 +19,7 @@ from gevent.event import Event
 
 from locust_llm.core.ci_log import guard_streams, say_commands
 from locust_llm.core.record import Record
+from locust_llm.core.refusal import LINE, Refused, refuse
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes, too_few_requests
@@ -33,7 +34,6 @@ from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up, log_note
 from locust_llm.run.detached_end import detach_end
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.frames import check_frames
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of

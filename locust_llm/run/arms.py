@@ -9,12 +9,12 @@ import msgspec
 
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.core.arms import BASE, CANDIDATE
+from locust_llm.core.refusal import refuse
 from locust_llm.core.run import Arm
 from locust_llm.core.settings import Settings
 
 from .access.headers import candidate_headers
 from .discovery import Discovery, DiscoveryFailed, discover
-from .flags import refuse
 from .preflight import ALIKE, headers_of, ready
 from .request_form import RequestForm
 

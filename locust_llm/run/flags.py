@@ -8,7 +8,7 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from locust.argument_parser import LocustArgumentParser
 
@@ -16,22 +16,11 @@ from locust_llm.core.foreign_text import without_url_secrets
 from locust_llm.core.machine import versions
 from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import GROUPS, Option, options_of
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short, read_number, shown
 
 from .address import base_url, is_address
-
-LINE: Final = 1000
-"""Characters of a refusal: what was given may be a whole file."""
-
-
-class Refused(Exception):
-    """There can be no such run: why, and what to do, in one line."""
-
-
-def refuse(reason: str) -> NoReturn:
-    raise Refused(cut_short(reason.replace("\n", " "), LINE))
-
 
 OF_SETTINGS: Final = tuple(option for option in options_of(Settings) if option.group != "locust")
 OPTIONS: Final = tuple(sorted((*OF_SETTINGS, *options_of(CommandLine)), key=lambda o: list(GROUPS).index(o.group)))

@@ -8,13 +8,13 @@ from argparse import Namespace
 from typing import Final, NamedTuple
 
 from locust_llm.core.machine import memory_refusal
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 
 from .access.certificates import use_certificates
 from .access.sources import use_sources
 from .arms import survey
 from .discovery import Discovery
-from .flags import refuse
 from .options import check
 from .ports import refuse_taken_ports
 from .preflight import headers_of, raise_open_files, written_host

@@ -23,6 +23,7 @@ import msgspec
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.options.option import USERS, Option
+from locust_llm.core.refusal import Refused, refuse
 from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
@@ -45,7 +46,6 @@ from .access.headers import HEADER_VALUE, changes_given, headers_given, tenant_h
 from .flags import (
     OF_SETTINGS,
     OPTIONS,
-    Refused,
     accept_peers,
     add_groups,
     auto_processes,
@@ -54,7 +54,6 @@ from .flags import (
     misplaced_hosts,
     parser_default,
     reader,
-    refuse,
     take_host,
     unknown_options,
 )

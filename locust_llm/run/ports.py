@@ -9,8 +9,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from locust_llm.core.refusal import refuse
+
 from .address import metrics_port, not_opened
-from .flags import refuse
 
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 """What no later try would change; of names that are not known here others may know more."""

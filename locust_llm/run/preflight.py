@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.core.machine import commit_of
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 from locust_llm.run.address import base_url
@@ -25,7 +26,6 @@ from .access.headers import headers_at_start
 from .access.proxies import passed
 from .access.sources import leaving, ways
 from .discovery import Discovery, DiscoveryFailed, discover
-from .flags import refuse
 from .spans.receiver import try_out
 
 ALIKE: Final = 0.02

@@ -13,6 +13,7 @@ import msgspec
 
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.options.option import Option, out_of_range
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import sweep
 from locust_llm.load.lengths import length, mix
@@ -22,7 +23,7 @@ from locust_llm.load.scenario import Scenario, read
 from locust_llm.slo import grammar
 from locust_llm.slo.published import Published, published
 
-from .flags import OF_PEERS, OF_SETTINGS, parser_default, refuse
+from .flags import OF_PEERS, OF_SETTINGS, parser_default
 
 OF_SCENARIOS: Final = {
     option.flag.removeprefix("--"): option

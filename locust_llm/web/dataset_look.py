@@ -7,12 +7,12 @@ from typing import Final
 import gevent.subprocess
 import msgspec
 
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 from locust_llm.load import summary
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Order
 from locust_llm.load.look_apart import Answer, Question
-from locust_llm.run.flags import refuse
 from locust_llm.run.schedule import ORDERS
 
 MAX_CPU_S: Final = 5

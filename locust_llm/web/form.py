@@ -12,9 +12,10 @@ from locust.util.timespan import parse_timespan
 
 from werkzeug.datastructures import MultiDict
 
+from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.run.flags import OPTIONS, help_of, number, refuse
+from locust_llm.run.flags import OPTIONS, help_of, number
 from locust_llm.run.options import check, fill_in, rules_of, settings_of
 from locust_llm.slo.grammar import PRESETS, parse
 

@@ -19,6 +19,7 @@ import flask
 import gevent
 import msgspec
 
+from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short
 from locust_llm.report.plots.timeline_svg import fragment
@@ -27,7 +28,6 @@ from locust_llm.results.history.index import runs_in
 from locust_llm.results.history.page import page
 from locust_llm.results.history.series import series_of
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.flags import Refused
 
 from .archive import FILES, Archive
 from .bodies import bounded

@@ -9,10 +9,10 @@ from flask import Response
 from gevent.pywsgi import WSGIServer
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.core.refusal import refuse
 from locust_llm.run.address import metrics_port, not_opened
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
-from locust_llm.run.flags import refuse
 
 from .bodies import bounded
 

@@ -14,11 +14,11 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
+from locust_llm.core.refusal import Refused, refuse
 from locust_llm.core.settings import Settings
 from locust_llm.run.address import base_url
 from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.flags import Refused, refuse
 from locust_llm.run.options import settings_of
 from locust_llm.run.preflight import headers_of, ready
 from locust_llm.run.secrets import secret_names

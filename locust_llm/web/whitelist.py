@@ -17,8 +17,9 @@ import msgspec
 from flask import Request
 from werkzeug.datastructures import MultiDict
 
+from locust_llm.core.refusal import refuse
 from locust_llm.load.numbers import cut_short
-from locust_llm.run.flags import OPTIONS, refuse
+from locust_llm.run.flags import OPTIONS
 from locust_llm.run.options import secret_flags
 
 from .form import DATASET_FIELD, FIELDS

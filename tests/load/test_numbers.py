@@ -14,13 +14,14 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
 from locust_llm.core.options.option import options_of
+from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import user_file as given
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError, Item
 from locust_llm.run.access.headers import request_headers
-from locust_llm.run.flags import OPTIONS, Refused
+from locust_llm.run.flags import OPTIONS
 from locust_llm.run.options import check
 from locust_llm.web.form import filled
 

@@ -13,8 +13,8 @@ import pytest
 from support.command_line import parse
 from support.tiny_server import tiny_server
 
+from locust_llm.core.refusal import Refused
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.flags import Refused
 from locust_llm.run.ports import refuse_taken_ports
 
 HAS = "another program has it, give another port"

@@ -8,7 +8,8 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.run.flags import PROCESSES, Refused
+from locust_llm.core.refusal import Refused
+from locust_llm.run.flags import PROCESSES
 from locust_llm.run.options import add_options, check
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 from support.command_line import parse
 
+from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.load.lengths import length, mix
 from locust_llm.load.scenario import names, read
-from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, settings_of
 from locust_llm.run.refusals import Context, advice, too_long
 from locust_llm.run.scenario import of_scenario

@@ -11,9 +11,9 @@ from pathlib import Path
 import gevent
 import pytest
 
+from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.load import summary
-from locust_llm.run.flags import Refused
 from locust_llm.web import dataset_look
 from locust_llm.web.dataset_look import look_at_dataset
 

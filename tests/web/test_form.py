@@ -12,8 +12,9 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from werkzeug.datastructures import MultiDict
 
+from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
-from locust_llm.run.flags import OPTIONS, Refused
+from locust_llm.run.flags import OPTIONS
 from locust_llm.run.options import add_options, fill_in
 from locust_llm.web.form import MAIN_FIELDS, NO_CHOICE, changed, fields, filled, for_locust, settings_asked
 

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from gevent.threadpool import ThreadPool
 
-from locust_llm.run.flags import Refused
+from locust_llm.core.refusal import Refused
 from locust_llm.web.scrape import serve_metrics_on
 
 

@@ -18,6 +18,7 @@ from locust_llm.client.loop_turns import take_turn
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import OK, Record
+from locust_llm.core.refusal import LINE
 from locust_llm.core.run import LOST_WORKER, NO_RECORD, Health, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
@@ -30,7 +31,6 @@ from locust_llm.run.access.headers import candidate_headers, request_headers
 from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.flags import LINE
 from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 from locust_llm.run.schedule import primed
 

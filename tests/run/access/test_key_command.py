@@ -8,9 +8,9 @@ import pytest
 from gevent.event import Event
 from support.command_line import parse
 
+from locust_llm.core.refusal import Refused
 from locust_llm.run.access.headers import KeyHeaders, request_headers
 from locust_llm.run.access.key_command import AGAIN_S, MAX_BYTES, KeyCommand, KeyFailed, key_command, printed
-from locust_llm.run.flags import Refused
 from locust_llm.run.options import check
 from locust_llm.run.secrets import secret_names
 
