@@ -183,7 +183,8 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _turns(fields[key], line)
-    return name, [request_of(fields, key, line, whole=key not in ("text_input", "input_length"))]
+    turn = request_of(fields, key, line, whole=key not in ("text_input", "input_length"))
+    return name, _with_system([turn], fields.get("system")) if key == "messages" else [turn]
 
 
 def _with_system(turns: list[Turn], system: Any) -> list[Turn]:

@@ -92,7 +92,7 @@ class _DetachedEnd:
             self._detach(self._stop_apart, *args, **kw)
 
     def quit(self) -> None:
-        self._detach(self._quit)
+        self._detach(self._quit_apart)
 
     def stop_users(self, counts: dict[str, int]) -> None:
         """Users that ended in this turn of the event loop are still in Locust's group, which takes each for a fault."""
@@ -136,12 +136,30 @@ class _DetachedEnd:
         self._stop_now(*args, **kw)
         if isinstance(self._runner, MasterRunner):
             self._runner.check_stopped()  # else only the next message of a worker does, and there may be none
-        if self._unattended:
-            gevent.spawn_later(AFTER_STOP_S, self._quit_if_over)
+        wait_s = self._autoquit_s
+        if self._unattended or wait_s is not None:
+            gevent.spawn_later(AFTER_STOP_S if wait_s is None else wait_s, self._quit_if_over)
+
+    def _quit_apart(self) -> None:
+        self._quit()
+        if (wait_s := self._autoquit_s) is not None:
+            gevent.spawn_later(wait_s, self._quit_if_over)
+
+    @property
+    def _autoquit_s(self) -> float | None:
+        """After the end of a run the process ends, though there is a page: Locust waits for the end of its ``--run-time``,
+        which a locustfile may have come before. None: it goes on."""
+        options = self._runner.environment.parsed_options
+        seconds: float = getattr(options, "autoquit", -1)
+        return None if seconds == -1 or self._runner.environment.web_ui is None else seconds
 
     def _quit_if_over(self) -> None:
-        if self._runner.state not in (STATE_INIT, STATE_SPAWNING, STATE_RUNNING):
-            self.quit()
+        if self._runner.state in (STATE_INIT, STATE_SPAWNING, STATE_RUNNING):
+            return
+        self._detach(self._quit)
+        page = self._runner.environment.web_ui
+        if page is not None and self._autoquit_s is not None:
+            page.stop()
 
     # -- who asks for it -----------------------------------------------------------------------------------------------
 

@@ -247,6 +247,16 @@ ENDS: Final = [
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["quit", "stop"])
+def test_autoquit_follows_a_run_that_its_locustfile_ends(server: Server, tmp_path: Path, way: str) -> None:
+    (tmp_path / "ending.py").write_text(ENDING.format(where="task", way=f"environment.runner.{way}()"))
+    words = ("-f", "ending.py", "-s", "5", "--selftest", "off", "--autoquit", "1")
+    with command(tmp_path, *in_mode(server, "web", *words)) as its:
+        its.ends(30)
+        assert (tmp_path / "r" / "report.html").exists(), its.text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "way", "mode"), [*ENDS[:2], *(pytest.param(*one, marks=full) for one in ENDS[2:])])
 def test_a_locustfile_ends_its_run(server: Server, tmp_path: Path, where: str, way: str, mode: str) -> None:
     """As plain Locust does, and with a report."""

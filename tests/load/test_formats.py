@@ -203,6 +203,13 @@ def test_any_object_is_a_row_or_a_row_error(fields: dict[str, Any], kind: str) -
         assert turn.output_tokens is None or turn.output_tokens >= 1
 
 
+def test_the_system_prompt_beside_messages_is_sent() -> None:
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    for system, roles in (("be brief", ["system", "user"]), ("", ["user"]), (None, ["user"])):
+        _, (turn,) = parse("openai", json.dumps({**row, "system": system}).encode(), 1)
+        assert [message["role"] for message in turn.messages or ()] == roles
+
+
 def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
     human, gpt = {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}
 
