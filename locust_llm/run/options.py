@@ -24,6 +24,7 @@ from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.options.option import USERS, Option
 from locust_llm.core.refusal import Refused, refuse
+from locust_llm.core.request_rate import rate_of
 from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
@@ -59,7 +60,6 @@ from .flags import (
 )
 from .refusals import refuses_media
 from .scenario import scenario_changed, scenario_published, scenario_rules, with_origin, with_scenario
-from .schedule import rate_of
 
 _secret_flags: Final[set[str]] = set()
 """Names of the locustfile's own secret options: not among the options, which a form or a message could change."""

@@ -1,6 +1,6 @@
 """The timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, repeat
 from random import Random
 from typing import Final, NamedTuple
@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from locust_llm.core.arms import PAIR
 from locust_llm.core.phases import WARMUP, stage_of
+from locust_llm.core.request_rate import rate_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.access_log import columns_of
-from locust_llm.load.arrivals import Rate, arrivals, replay, series, steady, until, user_centric
+from locust_llm.load.arrivals import arrivals, replay, steady, until, user_centric
 from locust_llm.load.dataset import Dataset, Order
 from locust_llm.load.formats import Item
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.load.reuse import BLOCK, Reuse
 from locust_llm.load.traces.trajectory import begun_at, capped, shares
-from locust_llm.load.user_file import small_text
 
 ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
 """By the name of --dataset-sampling-strategy, which is AIPerf's."""
@@ -32,18 +32,6 @@ class Due(NamedTuple):
     """The user-centric rate: which of the users, from 0."""
     item: Item | None = None
     """The fixed schedule: the session that begins then."""
-
-
-def rate_of(s: Settings, read: Callable[[str], str] = small_text) -> Rate | None:
-    """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
-    if s.request_rate_series:
-        try:
-            return series(read(s.request_rate_series))
-        except ValueError as error:
-            raise ValueError(f"{s.request_rate_series}: {error}") from None
-    if s.request_rate:
-        return steady(s.request_rate, s.request_rate_ramp_duration)
-    return None
 
 
 def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Due] | None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from locust_llm.core.phases import PROFILING, WARMUP
+from locust_llm.core.request_rate import rate_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.formats import Item, Turn
-from locust_llm.run.schedule import Due, primed, rate_of, reuse_of, schedule, sessions
+from locust_llm.run.schedule import Due, primed, reuse_of, schedule, sessions
 
 
 def instants(phase: str = PROFILING, count: int = 5, **settings: object) -> list[float]:
