@@ -17,6 +17,7 @@ import msgspec
 from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.core.extra_inputs import extras
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.machine import Commit
 from locust_llm.core.run import Probe
@@ -29,7 +30,6 @@ from locust_llm.protocols.known import PROTOCOLS, headers_as
 
 from .address import url_of
 from .identity import TIMEOUT_S, identify
-from .options import extras
 from .probe_requests import QUESTION, ProbeRequests, completion_of
 from .refusals import (
     BUSY,

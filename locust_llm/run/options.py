@@ -20,8 +20,8 @@ from locust.shape import LoadTestShape
 
 import msgspec
 
-from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
+from locust_llm.core.extra_inputs import extras
 from locust_llm.core.options.option import USERS, Option
 from locust_llm.core.refusal import Refused, refuse
 from locust_llm.core.request_rate import rate_of
@@ -30,7 +30,7 @@ from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
 from locust_llm.core.validation import HEADER_NAME, mistakes, no_tenants
 from locust_llm.exit_status import ExitStatus
-from locust_llm.load import schema, tokens
+from locust_llm.load import tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.lengths import mix
 from locust_llm.load.media import AUDIO, IMAGE
@@ -256,20 +256,6 @@ def look_through(s: Settings) -> Summary | None:
 
 def _is_given(flag: str) -> bool:
     return any(word == flag or word.startswith(f"{flag}=") for word in sys.argv[1:])
-
-
-def extras(s: Settings) -> dict[str, Any]:
-    """More fields of every request's body. Raises ValueError of one sentence, and OSError."""
-    found = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
-    try:
-        schema.check(found)
-    except schema.SchemaError as error:
-        raise ValueError(f"--extra-inputs {error.field}: {error}") from None
-    if s.tools:
-        if "tools" in found:
-            raise ValueError("--tools and tools in --extra-inputs exclude each other: give one of them")
-        found["tools"] = schema.tools_of(s.tools)
-    return found
 
 
 def _look_at_base(entry: Entry) -> None:

@@ -6,13 +6,13 @@ from typing import Any, Final
 from locust_llm.client.api import LENGTH_PROMPT
 from locust_llm.client.fetch import Answer, FetchFailed
 from locust_llm.client.sse import EventDecoder
+from locust_llm.core.extra_inputs import extras
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.answer import Completion, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.protocols.protocol import Messages
 
 from .address import url_of
-from .options import extras
 from .refusals import BUSY, PROBE_TIMEOUT_S, advice, answered, no_completion, refused
 from .request_form import REFUSED, RequestForm, names_field, other_forms
 

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from locust_llm.client.api import LENGTH_PROMPT, extra_inputs
+from locust_llm.client.api import LENGTH_PROMPT
 from locust_llm.client.fetch import Answer, FetchFailed, decoded
 from locust_llm.client.requests_bridge import proxy_of
+from locust_llm.core.extra_inputs import extra_inputs
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT

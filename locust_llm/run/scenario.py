@@ -11,7 +11,7 @@ from locust.argument_parser import LocustArgumentParser
 
 import msgspec
 
-from locust_llm.client.api import extra_inputs
+from locust_llm.core.extra_inputs import extra_inputs
 from locust_llm.core.options.option import Option, out_of_range
 from locust_llm.core.refusal import refuse
 from locust_llm.core.settings import Settings

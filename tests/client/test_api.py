@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.client.api import WAYS, extra_inputs, length_fields, obeyed
+from locust_llm.client.api import WAYS, length_fields, obeyed
+from locust_llm.core.extra_inputs import extra_inputs
 
 
 @pytest.mark.parametrize(

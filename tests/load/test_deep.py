@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.client.api import extra_inputs
+from locust_llm.core.extra_inputs import extra_inputs
 from locust_llm.load import arrivals, lengths, scenario, schema
 from locust_llm.slo.grammar import goodput, parse
 from locust_llm.slo.rules import mistakes, resolve

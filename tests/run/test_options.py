@@ -14,12 +14,13 @@ from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import plugin
+from locust_llm.core.extra_inputs import extras
 from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run import options
 from locust_llm.run.access.headers import request_headers
-from locust_llm.run.options import check, extras, keep_locusts_defaults, settings_of
+from locust_llm.run.options import check, keep_locusts_defaults, settings_of
 from locust_llm.run.secrets import secret_names
 
 KEY: Final = "sk-0123456789"

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reader_kind, reads_so_far
 from locust_llm.core.arms import Block
+from locust_llm.core.extra_inputs import extras
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.machine import Machine, machine_of
@@ -35,7 +36,7 @@ from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, clock_id
 from locust_llm.run.gate_shares import Lease
-from locust_llm.run.options import extras, settings_of
+from locust_llm.run.options import settings_of
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
