@@ -17,6 +17,8 @@ CHECK_ROWS: Final = 100_000
 MAX_SESSIONS_PER_S: Final = 500.0
 """Of a trace, on average: no recorded service had so many requests, and a unit that is taken for another makes a thousand
 times as many."""
+EPOCH_S: Final = 1e9, 4e9
+"""Seconds since 1970, from 2001 to 2096. As milliseconds they are weeks after the begin of a trace."""
 IN_MILLISECONDS: Final = ("mooncake_trace", "single_turn", "multi_turn", "agentic_mooncake")
 CHECK_SCHEMAS: Final = 1_000
 """Turns whose schemas it looks at: a millisecond each, if all differ."""
@@ -53,6 +55,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
     broken: int
     first_broken: tuple[str, ...]
+    first_s: float | None = None
+    """The earliest of the times."""
 
     def __str__(self) -> str:
         parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
@@ -72,6 +76,12 @@ def too_fast(dataset: Summary) -> str:
     """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are the same is a burst, in
     whichever unit."""
     between, span_s = dataset.timed - 1, dataset.span_s
+    first_ms = 1000 * (dataset.first_s or 0.0)
+    if span_s and dataset.kind in IN_MILLISECONDS and EPOCH_S[0] <= first_ms <= EPOCH_S[1]:
+        return (
+            f"{dataset.path}: its times begin at {first_ms:,.0f}, which are seconds since 1970, and {dataset.kind} has "
+            "milliseconds: give --replay-speedup 0.001; --replay-speedup 1 replays them as they are"
+        )
     if not span_s or between < 2 or between / span_s <= MAX_SESSIONS_PER_S:
         return ""
     unit = "milliseconds" if dataset.kind in IN_MILLISECONDS else "seconds"
@@ -188,6 +198,7 @@ def _look(path: str, kind: str | None, columns: Mapping[str, str] | None, timed:
         sounds=sounds,
         timed=timed_sessions,
         span_s=last_at - first_at if timed_sessions else None,
+        first_s=first_at if timed_sessions else None,
         longest=longest[0] or None,
         longest_row=-longest[1] or None,
         tenants=tuple(filter(None, tenants)),

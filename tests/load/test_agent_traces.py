@@ -597,6 +597,8 @@ def test_small_blocks_are_no_mooncake(place: Path) -> None:
         ([0, 0, 0, 0], ""),  # a burst is one in any unit
         ([*range(0, 20_000, 2)], ""),  # 500 per second
         ([61.114, 61.2, 61.3, 61.31], "per second"),
+        ([1700000000.0, 1700000001.5], "begin at 1,700,000,000, which are seconds since 1970"),
+        ([1700000000000, 1700000001500], ""),  # milliseconds since 1970
     ],
 )
 def test_a_trace_that_is_too_fast_is_questioned(place: Path, times: list[float], says: str) -> None:
