@@ -44,9 +44,10 @@ from locust_llm.run.locust_table import (
     three_digits_in_locust,
     without_tables,
 )
+from locust_llm.run.message import Message
 from locust_llm.run.options import FURTHER, add_options, keep_locusts_defaults, look_through, settings_of
 from locust_llm.run.preflight import the_address
-from locust_llm.run.protocol import LOCAL, EndRun, Message
+from locust_llm.run.protocol import LOCAL, EndRun
 from locust_llm.run.refusals import dataset_too_long, outgrows
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen

@@ -22,7 +22,7 @@ from gevent.event import Event
 
 from locust_llm.client.gate import Gate
 
-from .protocol import GateStatus, Share
+from .gate_messages import GateStatus, Share
 
 LEASE_S: Final = 3.0
 """A process whose status has not been answered for so long admits nobody."""

@@ -13,6 +13,8 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.telemetry import TelemetryCounts
 
 from .discovery import Discovery
+from .gate_messages import GateStatus, Share
+from .message import Message
 
 LOCAL: Final = "local"
 """The only process."""
@@ -26,10 +28,6 @@ TO_SENDER: Final = "llm_to_sender"
 Arrival = tuple[float, int | None, bytes | None]
 """When it is due (seconds from the start of the schedule), the slot of its user, and the session that begins with it, packed
 (load.formats.Item)."""
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Tagged with the name of its class."""
 
 
 class Posted(Message, frozen=True):
@@ -93,21 +91,6 @@ class SessionsReturned(Posted, frozen=True):
     counts: SessionCounts
 
 
-class GateStatus(Message, frozen=True):
-    """Of the prefill gate of one process."""
-
-    used: int
-    """Requests in prefill."""
-    waiting: int
-    """At the gate."""
-    number: int
-    """Of the last share that reached it."""
-    exhausted: bool = False
-    """The admissions of this share are used up: it may go to another process."""
-    waited_s: float = 0.0
-    """Wait so far of the first at the gate."""
-
-
 class Status(Message, frozen=True, kw_only=True):
     """Of one process, four times a second."""
 
@@ -117,7 +100,7 @@ class Status(Message, frozen=True, kw_only=True):
     over: int = 0
     """Of them, those that have ended."""
     decoding: int = 0
-    ttfts_s: list[float] = []
+    ttfts_s: list[float] = msgspec.field(default_factory=list)
     """Since the last status."""
     unreserved: int = 0
     """Arrivals that are due soon and find no free user."""
@@ -226,21 +209,6 @@ class StageBegin(Posted, frozen=True):
     """0: the last one is over."""
     input_tokens: float | None = None
     """Mean length of its prompts; None: as in the settings."""
-
-
-class Share(Message, frozen=True):
-    """Of the limit on concurrent prefills, for one process."""
-
-    share: int | None
-    """None: no gate."""
-    number: int
-    """A later one has a higher number."""
-    turns: int | None = None
-    """Admissions after which the process gives it up by itself; None: it keeps it."""
-    limit: int | None = None
-    """Over all processes."""
-    wanted: bool = False
-    """Demand is above the limit: a process reports at once when a slot of its share is free."""
 
 
 class Renewal(Message, frozen=True):

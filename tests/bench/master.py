@@ -21,6 +21,7 @@ from load import CHAT
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
+from locust_llm.run.gate_messages import GateStatus, Share
 from locust_llm.run.greeting import greeting
 from locust_llm.run.protocol import (
     TO_CONTROL,
@@ -29,12 +30,10 @@ from locust_llm.run.protocol import (
     Begin,
     Ended,
     EndRun,
-    GateStatus,
     Hello,
     Records,
     Renewal,
     RequestsWanted,
-    Share,
     Status,
     to_sender,
 )

@@ -22,8 +22,9 @@ from support.runs import free_port
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.greeting import greeting
-from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, GateStatus, Hello, Refused, pack, to_sender
+from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack, to_sender
 
 pytestmark = pytest.mark.full  # that secrets stay out of messages is in tests/run/test_secrets_stay.py
 KEY = "sk-of-the-environment-0123456789abcdef"

@@ -12,8 +12,8 @@ from gevent.event import Event
 from support.leases import LeasedGate, turn
 
 from locust_llm.client.gate import Slot
+from locust_llm.run.gate_messages import GateStatus, Share
 from locust_llm.run.gate_shares import LEASE_S, Lease, Shares
-from locust_llm.run.protocol import GateStatus, Share
 
 
 def test_nobody_is_admitted_without_a_lease() -> None:

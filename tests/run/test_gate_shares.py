@@ -14,8 +14,8 @@ from support.leases import LeasedGate, turn
 
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
+from locust_llm.run.gate_messages import GateStatus, Share
 from locust_llm.run.gate_shares import LEASE_S, SILENT_S, Shares, apportion
-from locust_llm.run.protocol import GateStatus, Share
 
 # -- whole numbers -----------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from locust_llm.core.run import Health
 from locust_llm.run import protocol
 from locust_llm.run.control import messages
+from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.greeting import greeting
-from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, GateStatus, Grant, Hello, Status, pack, to_control, to_sender
+from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Grant, Hello, Status, pack, to_control, to_sender
 
 
 def test_a_message_arrives_as_it_was_sent_with_its_epoch() -> None:

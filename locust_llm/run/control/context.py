@@ -15,7 +15,8 @@ import gevent
 from locust_llm.core.settings import Settings
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.guarded import guarded
-from locust_llm.run.protocol import TO_SENDER, Message, Posted, pack
+from locust_llm.run.message import Message
+from locust_llm.run.protocol import TO_SENDER, Posted, pack
 from locust_llm.run.worker.post import Incoming, Outgoing
 
 from .run_store import RunStore

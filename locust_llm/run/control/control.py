@@ -31,7 +31,8 @@ from locust_llm.run.access.headers import candidate_headers, request_headers
 from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
+from locust_llm.run.gate_messages import GateStatus
+from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, Records, Status
 from locust_llm.run.schedule import primed
 
 from .context import RunContext, TimeSource

@@ -10,7 +10,8 @@ import gevent
 import msgspec
 
 from locust_llm.load.formats import Item
-from locust_llm.run.protocol import Arrival, Arrivals, Message, ReleaseSessions, SessionCounts, Sessions
+from locust_llm.run.message import Message
+from locust_llm.run.protocol import Arrival, Arrivals, ReleaseSessions, SessionCounts, Sessions
 from locust_llm.run.schedule import Due
 
 AHEAD_S: Final = 1.0

@@ -14,8 +14,9 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.validation import mistakes
 from locust_llm.run.clock_sync import offset_s
+from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.gate_shares import Shares
-from locust_llm.run.protocol import GateStatus, Renewal
+from locust_llm.run.protocol import Renewal
 
 from .context import RunContext
 

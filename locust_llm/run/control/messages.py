@@ -10,6 +10,7 @@ from locust.rpc.protocol import Message as LocustMessage
 import gevent
 
 from locust_llm.core.foreign_text import NAME_BYTES, shown
+from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.greeting import greeting, refusal
 from locust_llm.run.protocol import (
     LOCAL,
@@ -18,7 +19,6 @@ from locust_llm.run.protocol import (
     ArrivalsReturned,
     BeginFailed,
     Ended,
-    GateStatus,
     Hello,
     Records,
     Refused,

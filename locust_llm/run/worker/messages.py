@@ -6,6 +6,8 @@ from typing import Any
 
 from locust.runners import LocalRunner
 
+from locust_llm.run.gate_messages import Share
+from locust_llm.run.message import Message
 from locust_llm.run.protocol import (
     TO_SENDER,
     Arrivals,
@@ -15,14 +17,12 @@ from locust_llm.run.protocol import (
     Cut,
     EndRun,
     Grant,
-    Message,
     PhaseOver,
     Refused,
     ReleaseRequests,
     ReleaseSessions,
     Renewal,
     Sessions,
-    Share,
     StageBegin,
     ToSender,
     to_sender,

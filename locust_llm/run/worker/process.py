@@ -22,7 +22,8 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.detached_end import detach_end
 from locust_llm.run.greeting import greeting
 from locust_llm.run.guarded import guarded
-from locust_llm.run.protocol import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
+from locust_llm.run.message import Message
+from locust_llm.run.protocol import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Refused, pack
 from locust_llm.run.secrets import secret_names
 from locust_llm.run.signals import interrupt, listen
 from locust_llm.run.telemetry.telemetry import Telemetry

@@ -36,6 +36,7 @@ from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, clock_id
 from locust_llm.run.gate_shares import Lease
+from locust_llm.run.message import Message
 from locust_llm.run.options import settings_of
 from locust_llm.run.protocol import (
     LOCAL,
@@ -44,7 +45,6 @@ from locust_llm.run.protocol import (
     ArrivalsReturned,
     Begin,
     Ended,
-    Message,
     Posted,
     Renewal,
     RequestsReturned,

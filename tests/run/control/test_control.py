@@ -33,6 +33,8 @@ from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.run_store import Made
 from locust_llm.run.discovery import Discovery
+from locust_llm.run.gate_messages import GateStatus, Share
+from locust_llm.run.message import Message
 from locust_llm.run.protocol import (
     TO_SENDER,
     Ack,
@@ -41,16 +43,13 @@ from locust_llm.run.protocol import (
     Begin,
     Ended,
     EndRun,
-    GateStatus,
     Grant,
-    Message,
     PhaseOver,
     Records,
     ReleaseRequests,
     Renewal,
     SessionCounts,
     Sessions,
-    Share,
     StageBegin,
     Status,
     to_sender,

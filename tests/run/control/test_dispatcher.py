@@ -7,7 +7,8 @@ import msgspec
 
 from locust_llm.load.formats import Item, Turn
 from locust_llm.run.control.dispatcher import AHEAD_S, Dispatcher, SessionDispatcher
-from locust_llm.run.protocol import Arrivals, Message, ReleaseSessions, SessionCounts
+from locust_llm.run.message import Message
+from locust_llm.run.protocol import Arrivals, ReleaseSessions, SessionCounts
 from locust_llm.run.protocol import Sessions as SessionsMessage
 from locust_llm.run.schedule import Due
 

@@ -11,7 +11,8 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from locust_llm.core.settings import Settings
 from locust_llm.run.clock_sync import offset_s
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.protocol import Arrivals, Begin, Renewal, RequestsWanted, Share, to_control
+from locust_llm.run.gate_messages import Share
+from locust_llm.run.protocol import Arrivals, Begin, Renewal, RequestsWanted, to_control
 from locust_llm.run.worker.sender import Sender
 
 

@@ -1,0 +1,7 @@
+"""Message: the base of what the control and its processes say to each other."""
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Tagged with the name of its class."""
