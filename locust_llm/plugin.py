@@ -25,7 +25,6 @@ from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes, too_few_requests
 from locust_llm.load.numbers import cut_short
 from locust_llm.run import upload
-from locust_llm.run.arms import survey as survey_of
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
@@ -51,6 +50,7 @@ from locust_llm.run.protocol import LOCAL, EndRun
 from locust_llm.run.refusals import dataset_too_long, outgrows
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
+from locust_llm.run.survey import survey as survey_of
 from locust_llm.run.telemetry import telemetry
 from locust_llm.run.worker import messages as from_control
 from locust_llm.run.worker.process import STATUS_S, cut, work

@@ -1,21 +1,13 @@
-"""The arms of a run: both asked before it begins, and what a process must know to send to either."""
+"""The arms of a run: what a process must know to send to either."""
 
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import gevent
-import msgspec
-
-from locust_llm.client.requests_bridge import authorities
 from locust_llm.core.arms import BASE, CANDIDATE
-from locust_llm.core.refusal import refuse
 from locust_llm.core.run import Arm
 from locust_llm.core.settings import Settings
 
-from .access.headers import candidate_headers
-from .discovery import Discovery, DiscoveryFailed, discover
-from .preflight import ALIKE, headers_of, ready
+from .discovery import Discovery
 from .request_form import RequestForm
 
 
@@ -34,39 +26,6 @@ class Side(NamedTuple):
     """In place of that of the user class too."""
     form: RequestForm = RequestForm()
     """As the server takes requests."""
-
-
-def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
-    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
-    Refused."""
-    headers = headers_of(options)
-    if "," in (getattr(options, "candidate", None) or ""):
-        refuse("two arms have one address each: give one --candidate")
-    found = ready(settings, headers, here=here)
-    if not settings.compares or settings.same_server:
-        return found
-    try:
-        other = discover(
-            of_candidate(settings),
-            {**headers, **candidate_headers(options)},
-            verify=authorities(),
-            sleep=gevent.sleep,
-        )
-    except DiscoveryFailed as error:
-        refuse(f"the candidate: {error}")
-    notes = [f"candidate: {note}" for note in other.notes]
-    a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
-    if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
-        notes.append(f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the candidate")
-    return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
-
-
-def of_candidate(s: Settings) -> Settings:
-    """As if it were alone."""
-    own = s.changes.model
-    return msgspec.structs.replace(
-        s, host=s.candidate or s.host, model=own or s.model, model_mix=None if own else s.model_mix
-    )
 
 
 def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, Side]:

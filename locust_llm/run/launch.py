@@ -13,11 +13,11 @@ from locust_llm.core.settings import Settings
 
 from .access.certificates import use_certificates
 from .access.sources import use_sources
-from .arms import survey
 from .discovery import Discovery
 from .options import check
 from .ports import refuse_taken_ports
 from .preflight import headers_of, raise_open_files, written_host
+from .survey import survey
 
 PORT: Final = 5557
 """Of the master, if no --master-bind-port is given."""

@@ -12,11 +12,12 @@ from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.run.access.headers import candidate_headers
-from locust_llm.run.arms import arms_of, of_candidate, sides, survey
+from locust_llm.run.arms import arms_of, sides
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.options import check
 from locust_llm.run.schedule import schedule
 from locust_llm.run.secrets import secret_names, without_secrets
+from locust_llm.run.survey import of_candidate, survey
 
 SECRET = "s3cret-of-the-candidate"
 
