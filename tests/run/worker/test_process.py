@@ -31,7 +31,7 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     sent: list[str] = []
     runner = SimpleNamespace(
         client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
-        send_message=lambda kind, data: sent.append(kind), stop=None, quit=None,
+        send_message=lambda kind, data: sent.append(kind), stop=None, stop_users=None, quit=None,
     )  # fmt: skip
     environment = Environment()
     before = time.time()
