@@ -53,6 +53,7 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
     "socket": bind,
     "endless device": lambda path: path.symlink_to("/dev/zero"),
     "device that waits": lambda path: path.symlink_to("/dev/ptmx"),
+    "endless view of the kernel": lambda path: path.symlink_to("/proc/self/pagemap"),
     "folder": lambda path: path.mkdir(),
     "link loop": lambda path: path.symlink_to(path),
     "link to nothing": lambda path: path.symlink_to("nothing"),
