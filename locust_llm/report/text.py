@@ -17,7 +17,7 @@ from locust_llm.report.document.remarks import SIMULATED, incomplete_line
 
 WIDTH: Final = 120
 _WORDS: Final = re.compile(r"([\s`|<>]+)")
-_LIVE: Final = re.compile(r"://|\bwww\.|\bmailto:|@\w|(?<!\w)[#!]\d|\bGH-\d", re.IGNORECASE)
+_LIVE: Final = re.compile(r"://|\bwww\.|\bmailto:|@\w|[#!]\d|\bGH-\d", re.IGNORECASE)
 """A URL, an address, a mention, the number of an issue or of a merge request."""
 
 

@@ -143,6 +143,7 @@ def test_a_sample_has_4_kb_at_most_and_no_secret() -> None:
 
 SECRET_NAMES: Final = (
     "pass", "PASS", "pwd", "db_pwd", "dbPwd", "user-pass", "passwd", "passphrase", "code", "access_code", "key", "api-key",
+    "pswd", "sign", "totp", "code_verifier", "passwort",
     "token", "sig", "sas", "auth", "secret", "credential", "creds", "jwt", "otp", "pin", "p%61ss", "password", "X-Pass",
 )  # fmt: skip
 PLAIN_NAMES: Final = ("api-version", "status_code", "language", "bypass", "compass", "shipping", "model", "spin", "p")

@@ -230,6 +230,7 @@ def test_a_rule_with_a_hostile_name_stays_in_its_cell() -> None:
     ("text", "shown"),
     [
         ("see https://evil.example/x_y_z, or @octocat: #1", "see `https://evil.example/x_y_z`, or `@octocat`: `#1`"),
+        ("of octo/repo#12 and a/b!3", "of `octo/repo#12` and `a/b!3`"),
         ("![a](https://evil.example/a.png)", r"`![a](https://evil.example/a.png`)"),
         ("<img src=http://x>", "&lt;img `src=http://x`\\>"),
         ("`@a`", r"\``@a`\`"),
