@@ -341,7 +341,7 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
     asked, extra, settings = list(found.probes), extras(probes.settings), probes.settings
     chosen = any(name in extra for way in WAYS for name in way)
     for way in (ways := [(), *(() if chosen else WAYS)]):
-        tokens = PROTOCOLS[settings.endpoint_type].least_tokens if chosen else LENGTH_TOKENS
+        tokens = None if chosen else LENGTH_TOKENS
         fields = extra | length_fields(way, LENGTH_TOKENS)
         try:
             answer = probes.send(QUESTION, tokens, **fields)

@@ -38,8 +38,21 @@ class ProbeRequests:
         """What became of the form."""
         self._key = key
         self._streams_only = self._answers_whole = False
+        self._least_tokens = PROTOCOLS[settings.endpoint_type].least_tokens
 
     def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> Answer:
+        """A completion, by default of as few tokens as the server takes: some want more than one. Raises FetchFailed."""
+        if tokens is not None:
+            return self._send(messages, tokens, **fields)
+        answer = self._send(messages, self._least_tokens, **fields)
+        if answer.status in REFUSED and self._least_tokens < FIRST_TOKENS:
+            longer = self._send(messages, FIRST_TOKENS, **fields)
+            if longer.status == OK:
+                self._least_tokens = FIRST_TOKENS
+                return longer
+        return answer
+
+    def _send(self, messages: Messages, tokens: int, **fields: Any) -> Answer:
         """A completion in one piece, in which every server counts the tokens; a stream where it answers in streams only.
         Raises FetchFailed."""
         if not self._streams_only:
@@ -93,11 +106,8 @@ class ProbeRequests:
             return status not in (401, 403)
         return status in REFUSED and not advice(status, message, self.settings, key=self._key)
 
-    def _post(
-        self, form: RequestForm, messages: Messages, tokens: int | None, *, streaming: bool, **fields: Any
-    ) -> Answer:
+    def _post(self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, **fields: Any) -> Answer:
         s = self.settings
-        tokens = PROTOCOLS[s.endpoint_type].least_tokens if tokens is None else tokens
         body = request_body(
             s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
         )

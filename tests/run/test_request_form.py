@@ -118,6 +118,13 @@ def test_an_error_inside_of_the_stream_is_a_refusal_too(server: TinyServer) -> N
     assert ask(server).form == NO_OPTIONS
 
 
+def test_a_server_that_refuses_a_limit_of_one_token_is_asked_for_more(server: TinyServer) -> None:
+    few = {"error": {"message": "Invalid 'max_tokens': integer below minimum value. Expected a value >= 16"}}
+    takes(server, lambda body: few if body["max_tokens"] < 16 else None)
+    found = ask(server)
+    assert (found.form, found.lengths.measured) == (RequestForm(), True)
+
+
 def test_a_server_that_streams_only_is_asked_for_streams(server: TinyServer) -> None:
     only = {"error": {"message": "This model only support stream mode, please enable the stream parameter."}}
     takes(server, lambda body: None if body.get("stream") else only)
