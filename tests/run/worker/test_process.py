@@ -29,11 +29,12 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     """Locust kills the loop that reads, then starts the rest; it looks for a silent master only after a heartbeat."""
     monkeypatch.setattr(module, "guarded", lambda *what: None)
     sent: list[str] = []
+    environment = Environment()
     runner = SimpleNamespace(
         client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
         send_message=lambda kind, data: sent.append(kind), stop=None, stop_users=None, quit=None,
+        environment=environment,
     )  # fmt: skip
-    environment = Environment()
     before = time.time()
     module.work(environment, runner, Settings())
     assert before <= runner.last_heartbeat_timestamp <= time.time()
