@@ -90,13 +90,14 @@ class Silence:
         """Requests that have failed since then without an answer."""
         self._reported = False
 
-    def add(self, record: Record, started_at: float) -> str:
-        """``started_at``: of the run, Unix seconds. Empty: there is nothing new."""
+    def add(self, record: Record, began_at: float) -> str:
+        """``began_at``: of the profiling phase, Unix seconds, as in the report. Empty: there is nothing new."""
         at = record.closed_at + record.clock_offset_s
         if record.status is not None or record.chunk_us:
-            silent_s = at - (self._answered_at or at)
+            began, ended = _answering(record)
+            silent_s = began - (self._answered_at or began)
             was_reported, self._reported = self._reported, False
-            self._answered_at, self._unanswered = at, 0
+            self._answered_at, self._unanswered = max(ended, self._answered_at or ended), 0
             return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
         if self._answered_at is None or self._reported or not record.failed or record.outcome in OWN_FAILURES:
             return ""
@@ -104,5 +105,14 @@ class Silence:
         if self._unanswered < SILENT_REQUESTS or at - self._answered_at < SILENT_S:
             return ""
         self._reported = True
-        since = f"{self._answered_at - started_at:.1f} s after the start"
-        return f"WARNING: nothing answers since {since}: {record.outcome}: {record.error[:NAME_CHARS]}"
+        since_s = max(0.0, self._answered_at - began_at)
+        return f"WARNING: nothing answers from {since_s:.1f} s on: {record.outcome}: {record.error[:NAME_CHARS]}"
+
+
+def _answering(record: Record) -> tuple[float, float]:
+    """(from, to): its first and its last chunk; without any, the end. In Unix seconds."""
+    if record.sent_at is None or not record.chunk_us:
+        closed_at = record.closed_at + record.clock_offset_s
+        return closed_at, closed_at
+    sent_at = record.sent_at + record.clock_offset_s
+    return sent_at + record.chunk_us[0] / 1e6, sent_at + record.chunk_us[-1] / 1e6

@@ -23,6 +23,8 @@ SESSION_HEADERS: Final = {
     "aiperf": "X-Session-Affinity", "mlperf": "X-Session-ID", "dynamo": "X-Dynamo-Session-ID",
 }  # fmt: skip
 """By whose it is: in each of these goes the id of the session."""
+OUR_LOCUSTFILES: Final = ("", "run.py")
+"""What they send the settings say; others may have prompts of their own."""
 MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 
@@ -34,6 +36,11 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def looks(self) -> tuple[float, ...]:
         """When the rules are judged, in seconds of profiling; the last one is when the run ends at the latest."""
         return look_times(self.run_time_s, self.until_decided_s)
+
+    @property
+    def has_own_code(self) -> bool:
+        """The locustfile is the user's."""
+        return self.locustfile not in OUR_LOCUSTFILES
 
     @property
     def longest_s(self) -> float | None:

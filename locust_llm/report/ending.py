@@ -2,6 +2,7 @@
 
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -128,6 +129,12 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         status = "" if failure.status is None else f" (HTTP {failure.status})"
         message = f", {cut(failure.message, MAX_MESSAGE)}" if failure.message else ""
         yield f"{failure.count} failed: {failure.outcome}{status}{message}"
+    if others := summary.failures[MAX_FAILURES:]:
+        outcomes = Counter[str]()
+        for failure in others:
+            outcomes[failure.outcome] += failure.count
+        listed = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
+        yield f"{outcomes.total()} more failed: {listed}"
 
 
 def _rules(summary: Summary, run: Run) -> Iterator[str]:

@@ -42,8 +42,6 @@ PAGE_CHARS: Final = 80
 """Of a web page, in a line."""
 LOGIN: Final = "where users log in by themselves: --no-model-check --no-probe"
 MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
-OURS: Final = ("", "run.py")
-"""Locustfiles whose prompts are those of the command line; others may have their own."""
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
     limit = f"the model's context of {context.tokens:,} tokens"
     if fail > 0.5:
         what = f"prompts of {_mean(prompts)} tokens" + f" with answers of {_mean(answers)}" * context.whole
-        own = s.locustfile not in OURS and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
+        own = s.has_own_code and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
         yield not own, f"{_of_scenario(s)}{what} do not fit into {limit} (/v1/models){_shorter(s)}"
     elif fail:
         which = "first requests of a session" if s.user_context_prompt_length else "requests"

@@ -35,9 +35,10 @@ WAITS: Final = 0.05
 BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
 NO_CORE_ADVICE: Final = "Each core has a process of the load generator already: use less load, or a further machine."
 IDLE_ADVICE: Final = (
-    "The load generator used little CPU, so more processes do not help: end other programs on its machine, and look for "
-    "code in the locustfile that blocks."
+    "The load generator used little CPU, so more processes do not help: end other programs on its machine."
 )
+BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
+"""After IDLE_ADVICE, where the locustfile is the user's."""
 CPU_WAIT_ADVICE: Final = (
     "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
 )

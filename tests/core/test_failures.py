@@ -70,9 +70,20 @@ def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
     records = [answered(0.0, sent_at=10.0), *refusals, answered(0.0, sent_at=14.0), answered(0.0, sent_at=15.0)]
     lines = [silence.add(record, start) for record in records]
     assert [line for line in lines if line] == [
-        "WARNING: nothing answers since 6.0 s after the start: refused: no", "The server answers again, after 4.0 s.",
+        "WARNING: nothing answers from 6.0 s on: refused: no", "The server answers again, after 4.0 s.",
     ]  # fmt: skip
-    assert lines.index("WARNING: nothing answers since 6.0 s after the start: refused: no") == 3
+    assert lines.index("WARNING: nothing answers from 6.0 s on: refused: no") == 3
+
+
+def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:
+    """Chunks came until 5.5 s after the begin; that the connection was reset at 6.25 s is no answer."""
+    silence = Silence()
+    broken_off = a_failure("reset", sent_at=10.0, chunk_us=(100_000, 1_500_000), closed_at=12.25)
+    refusals = [a_failure("refused", closed_at=at, sent_at=None, error="no") for at in (13.0, 13.5, 14.0)]
+    lines = [silence.add(record, UNIX + 6.0) for record in (broken_off, *refusals)]
+    assert lines == ["", "", "", "WARNING: nothing answers from 5.5 s on: refused: no"]
+    again = answered(500.0, sent_at=15.0)  # its first token comes at 15.5 s, 4 s after that chunk
+    assert silence.add(again, UNIX + 6.0) == "The server answers again, after 4.0 s."
 
 
 def test_errors_with_a_status_and_a_server_that_never_answered_are_no_silence() -> None:

@@ -14,7 +14,7 @@ from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
 from locust_llm.report.plus_minus import certified
 from locust_llm.report.text import console
-from locust_llm.slo.client_verdict import DEGRADED, Verdict
+from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, Verdict
 
 RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
 HOSTILE = "\x1b[31mred\u202e " + "long " * 300
@@ -113,6 +113,26 @@ def test_a_client_verdict_that_changed_is_said() -> None:
         for line in said(*spread(9), run=run)
     )
     assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))
+
+
+def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
+    for locustfile, expected in (("", False), ("run.py", False), ("mine.py", True)):
+        run = a_run(locustfile=locustfile)
+        summary = replace(summarise(collect(spread(9)), run), client=Verdict(DEGRADED, ("late",), IDLE_ADVICE))
+        text = " ".join(line.strip() for line in ending(summary, run, "reports/a").splitlines())
+        assert "do not help: end other programs on its machine." in text
+        assert ("Look for code in the locustfile that blocks, too." in text) == expected
+
+
+def test_failures_on_the_console_add_up_to_all_of_them() -> None:
+    """Five of the first kind, four of the second, and of the others two and one: twelve."""
+    kinds = [("refused", 5), ("reset", 4), ("closed", 2), ("empty", 1)]
+    records = [failed(outcome, error=outcome) for outcome, count in kinds for _ in range(count)]
+    lines = said(*spread(9), *records)
+    assert [line for line in lines if " failed: " in line or "more failed" in line] == [
+        "5 failed: refused, refused", "4 failed: reset, reset", "3 more failed: closed 2, empty 1",
+    ]  # fmt: skip
+    assert any("12 failed" in line for line in lines)
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:

@@ -14,7 +14,7 @@ from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.prefix_cache import cache_remarks
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK, advice_for
+from locust_llm.slo.client_verdict import BLOCKS_ADVICE, FULL_CORE, IDLE_ADVICE, INVALID, OK, advice_for
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
@@ -136,12 +136,17 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
         if summary.client.level == INVALID
         else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
     )
-    advice = summary.client.advice if summary.examination is None else PROBE_ADVICE
+    advice = _for_locustfile(summary.client.advice, run) if summary.examination is None else PROBE_ADVICE
     if buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
         effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
     said = [effect, sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
     return f"CLIENT {summary.client.level}: {'. '.join(said)}"
+
+
+def _for_locustfile(advice: str, run: Run) -> str:
+    """Code that blocks is looked for only where there is code of the user's."""
+    return f"{advice} {BLOCKS_ADVICE}" if advice == IDLE_ADVICE and run.settings.has_own_code else advice
 
 
 def _stand(summary: Summary, run: Run) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from locust_llm.core.options.option import options_of
-from locust_llm.core.settings import Settings
+from locust_llm.core.settings import OUR_LOCUSTFILES, Settings
 from locust_llm.results.figures import Figures
 
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
@@ -29,8 +29,6 @@ DECISIVE: Final = {
     **{o.field: o.flag.lstrip("-") for o in options_of(Settings) if o.group in GROUPS and o.field not in ASIDE},
 }  # fmt: skip
 """Fields of the settings, with their flags."""
-OUR_LOCUSTFILES: Final = ("", "run.py")
-"""What they send the settings say."""
 SAID_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file", "prefill_concurrency",
     "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",

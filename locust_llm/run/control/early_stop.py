@@ -113,8 +113,11 @@ class Count:
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
-        some, of = self._beyond + self._open_beyond, self.count + self._open
-        return f"{some} of {of} {self._what}; {may}" + (f"; {self._open} under way" if self._open else "")
+        counted = f"{self._beyond} of {self.count} {self._what}; {may}"
+        if not self._open:
+            return counted
+        late = f", {self._open_beyond} of them {self._what} already" if self._open_beyond else ""
+        return f"{counted}; {self._open} under way{late}"
 
 
 class Mean:

@@ -61,7 +61,7 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Pa
     if known:
         within = "beyond" if broken else "within"
         found.append(Part(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
-                          f"SLO {broken or known}/{known} {within}"))  # fmt: skip
+                          f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
     if client is not None:
         found.append(Part(9 if client.level == OK else 3, f"client {client.level}"))
     return found

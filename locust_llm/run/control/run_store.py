@@ -247,7 +247,7 @@ class RunStore:
         self.totals.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
-        if news := self._silence.add(record, self.started_at):
+        if news := self._silence.add(record, self.profiling_at):
             log_note(news)
         if record.failed and not self._out_of_memory and out_of_memory(record.error, None):
             self._out_of_memory = record.error

@@ -313,6 +313,19 @@ def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pyte
     assert not count.broken()
 
 
+def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
+    """All 221 that are over are beyond the limit; of the 6 others nothing is known, or that they are late too."""
+    count = Count(0.05, 1)
+    for _ in range(221):
+        count.add(True)
+    count.broken(open_=6)
+    assert str(count) == "221 of 221 beyond the limit; 5% may be; 6 under way"
+    count.broken(open_=6, beyond=2)
+    assert str(count) == "221 of 221 beyond the limit; 5% may be; 6 under way, 2 of them beyond the limit already"
+    count.broken()
+    assert str(count) == "221 of 221 beyond the limit; 5% may be"
+
+
 def test_states_by_pencil() -> None:
     texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
     abort = EarlyStop([parse(text) for text in texts])

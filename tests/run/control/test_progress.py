@@ -58,9 +58,10 @@ def test_a_sentence_with_everything() -> None:
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
     all_ = parts(gated, 12.4, Verdict(DEGRADED))
-    assert fitted(all_, 85) == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond | client DEGRADED"
-    assert fitted(all_, 116) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond | client DEGRADED"
+    assert fitted(all_, 87) == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
+    assert fitted(all_, 123) == (
+        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond so far"
+        " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
     assert fitted(parts(gated, 12.4, Verdict("OK")), 85) == (
