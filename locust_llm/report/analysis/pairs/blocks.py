@@ -11,12 +11,12 @@ import pandas as pd
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import TIME_UP
-from locust_llm.report.analysis.censoring import amounts, hits, values
+from locust_llm.report.analysis.censoring import amounts, hits, reach_of_merged, values
 from locust_llm.report.analysis.selection import Floats, Selection
 from locust_llm.report.analysis.slo_figures import selected
 from locust_llm.report.analysis.window import RateWindow, Span, ended_in
 from locust_llm.slo.grammar import Rule
-from locust_llm.slo.metrics import BY_WORD, RATE
+from locust_llm.slo.metrics import BY_WORD, RATE, Metric
 
 FEW: Final = 20
 """Of so few requests a block its figures are of little use."""
@@ -72,6 +72,22 @@ def of_candidate(everything: Selection, run: Run) -> tuple[Selection, Selection,
 def of_rule(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
     """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN where a block has none."""
     return np.array([[_figure(rule, block) for block in pair] for pair in pairs], np.float64).reshape(-1, 2)
+
+
+def reach_of_rule(rule: Rule, metric: Metric, pairs: Sequence[PairRequests]) -> tuple[Floats, Floats]:
+    """The same with the values of a metric at their least, and at their most, as far as merged chunks leave them open."""
+    least, most = [[_moved(pair, metric, most=most) for pair in pairs] for most in (False, True)]
+    return of_rule(rule, least), of_rule(rule, most)
+
+
+def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
+    blocks = []
+    for block in pair:
+        requests, chosen = block.counted.requests, block.counted.chosen
+        reach = reach_of_merged(Selection(requests, np.ones(len(requests), np.bool_)), metric)
+        moved = requests.assign(**{metric.column: reach[most] / metric.base})
+        blocks.append(block._replace(counted=Selection(moved, chosen)))
+    return PairRequests(*blocks)
 
 
 def counts(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:

@@ -38,12 +38,12 @@ from locust_llm.report.results.paired import (
 )
 from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
-from locust_llm.slo.doubt import error_of
+from locust_llm.slo.doubt import BOUNDED, OF_RECORDS, error_of, signals_of
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, POOLED, SHARE, TIME
 from locust_llm.slo.rules import POINT
 
-from .blocks import PairRequests, counts, of_rule, pairs
+from .blocks import PairRequests, counts, of_rule, pairs, reach_of_rule
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
@@ -78,6 +78,15 @@ class Difference(NamedTuple):
     """candidate / base, and the ends of its interval; None: of a base of 0."""
     difference: tuple[float, float, float]
     """candidate - base, and its ends."""
+
+
+class ArmError(NamedTuple):
+    """What the load generator may have wrong in the figures of both arms."""
+
+    off_s: float = 0.0
+    """By how much their difference may be off either way; infinite: nobody knows."""
+    reach: tuple[Floats, Floats] | None = None
+    """The figures of the blocks at their least and at their most, where chunks came merged."""
 
 
 def student(freedom: int) -> float:
@@ -136,7 +145,7 @@ def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Pa
     whole = Evaluation(everything, run, verdict, None, (), everything, RateWindow(everything.span()))
     figures, deltas = list[PairedFigure](), list[Floats]()
     for rule in figures_of(run):
-        figure, delta = _compared(rule, found, off_s=math.inf if few else _error_s(rule, whole))
+        figure, delta = _compared(rule, found, ArmError(math.inf) if few else _error(rule, found, whole))
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
@@ -193,12 +202,36 @@ def _within_error(blame: str) -> str:
     return f"{blame.partition(';')[0]}: differences within its error are not concluded" if blame else ""
 
 
-def _error_s(rule: Rule, seen: Evaluation) -> float:
-    """By how much a difference of two arms may be off because of the load generator, in seconds; infinite: nobody knows."""
+def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
+    """What the load generator may have wrong in this figure."""
     if seen.verdict is None or error_of(seen.verdict, rule) is None:
-        return 0.0
-    each = value_error_s(rule.metric, seen) if BY_WORD[rule.metric].units is TIME else None
-    return math.inf if each is None else 2 * each
+        return ArmError()
+    measure = BY_WORD[rule.metric]
+    each = value_error_s(rule.metric, seen, of_records=False) if measure.units is TIME else None
+    if each is None:
+        return ArmError(math.inf)
+    merged = signals_of(seen.verdict, rule) & {*OF_RECORDS}
+    if not merged or measure.metric is None or rule.metric not in BOUNDED:
+        return ArmError(2 * each)
+    return ArmError(2 * each, reach_of_rule(rule, measure.metric, found))
+
+
+def _widened(one: Difference, values: Floats, reach: tuple[Floats, Floats] | None) -> Difference:
+    """With each end as much further out as the mean over the pairs may be off: with the candidate at its least beside the
+    base at its most, and the other way round. The spread of the pairs stays as it was measured."""
+    if reach is None:
+        return one
+    least, most = reach
+    lowest, highest = np.column_stack((most[:, 0], least[:, 1])), np.column_stack((least[:, 0], most[:, 1]))
+    if one.ratio is not None and all((each > 0).all() for each in (values, lowest, highest)):
+        middle, low, high = (float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest))
+        ratio = one.ratio[0], one.ratio[1] * math.exp(low - middle), one.ratio[2] * math.exp(high - middle)
+        change = one.difference[0], one.base * (ratio[1] - 1), one.base * (ratio[2] - 1)
+        return Difference(one.base, one.candidate, ratio, change)
+    middle, low, high = (float(np.diff(each).mean()) for each in (values, lowest, highest))
+    change = one.difference[0], one.difference[1] + low - middle, one.difference[2] + high - middle
+    of_base = (one.candidate / one.base, 1 + change[1] / one.base, 1 + change[2] / one.base) if one.base > 0 else None
+    return Difference(one.base, one.candidate, of_base, change)
 
 
 def _uneven(found: Sequence[PairRequests]) -> str:
@@ -237,8 +270,8 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return replace(rule, op="<=" if rule.less_is_better else ">=")
 
 
-def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) -> tuple[PairedFigure, Floats | None]:
-    """The figure, and the differences of the pairs. ``off_s``: by how much the difference may be off."""
+def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tuple[PairedFigure, Floats | None]:
+    """The figure, and the differences of the pairs."""
     measure, values = BY_WORD[rule.metric], of_rule(rule, found)
     label = _label(rule)
     relative = measure.units is not SHARE and bool((values > 0).all())
@@ -246,6 +279,7 @@ def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) 
     if why := _absent(values):
         return replace(figure, note=why), None
     one, factor = difference(values, relative=relative), rule.factor
+    _, least, most = (end * factor for end in _widened(one, values, error.reach).difference)
     change, low, high = (end * factor for end in one.difference)
     percent, low_percent, high_percent = (
         (None, None, None) if one.ratio is None or measure.units is SHARE else [(r - 1) * 100 for r in one.ratio]
@@ -260,7 +294,7 @@ def _compared(rule: Rule, found: Sequence[PairRequests], *, off_s: float = 0.0) 
         percent=percent,
         low_percent=low_percent,
         high_percent=high_percent,
-        word=_word(rule, low, high, off_s * factor),
+        word=_word(rule, (low, high), (least - error.off_s * factor, most + error.off_s * factor)),
         note=_few(rule, found),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
     )
@@ -296,8 +330,10 @@ def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
     return f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little more than the slowest"
 
 
-def _word(rule: Rule, low: float, high: float, off: float) -> str:
-    if off and low - off <= 0 <= high + off:
+def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) -> str:
+    """``widest``: the ends with what the load generator may have wrong."""
+    low, high = ends
+    if widest != ends and widest[0] <= 0 <= widest[1]:
         return UNSURE
     if low <= 0 <= high:
         return EQUAL
@@ -317,18 +353,17 @@ def judged(
     for result in results:
         rule = rules.get(result.rule)
         if rule is not None:
-            off_s, blame = _error_s(rule, seen), few or _blame(seen.verdict)
-            result = _judged(
-                rule, result, blame, math.inf if few else off_s, found, by_point=settings.slo_mode == POINT
-            )
+            error = ArmError(math.inf) if few else _error(rule, found, seen)
+            blame = few or _blame(seen.verdict)
+            result = _judged(rule, result, blame, error, found, by_point=settings.slo_mode == POINT)
         judged_anew.append(result)
     return tuple(judged_anew)
 
 
 def _judged(
-    rule: Rule, result: SloResult, blame: str, off_s: float, found: Sequence[PairRequests], *, by_point: bool
+    rule: Rule, result: SloResult, blame: str, error: ArmError, found: Sequence[PairRequests], *, by_point: bool
 ) -> SloResult:
-    """``blame``: why it is not decided where an error of ``off_s`` reaches the limit."""
+    """``blame``: why it is not decided where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = of_rule(rule, found)
     if why := _absent(values):
@@ -338,15 +373,16 @@ def _judged(
     if rule.unit == "%" and one.ratio is None:
         why = "it is 0 at the base, and there is no percentage of 0: give the room in another unit"
         return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
-    value, low, high = [r - 1 for r in one.ratio] if rule.unit == "%" and one.ratio is not None else one.difference
-    if not rule.less_is_better:
-        value, low, high = -value, -high, -low
+    value, low, high = _worse(rule, one)
     ends = (value, value) if by_point else (low, high)
-    off = (off_s, off_s)
-    if rule.unit == "%" and one.ratio is not None and math.isfinite(off_s):
-        off = ratio_errors(one.base, one.ratio[0], off_s / 2, off_s / 2)
+    _, least, most = _worse(rule, _widened(one, values, error.reach))
+    widest = (value + least - low, value + most - high) if by_point else (least, most)
+    off = (error.off_s, error.off_s)
+    if rule.unit == "%" and one.ratio is not None and math.isfinite(error.off_s):
+        off = ratio_errors(one.base, one.ratio[0], error.off_s / 2, error.off_s / 2)
+    furthest = widest[0] - off[0], widest[1] + off[1]
     held = {end <= rule.limit for end in ends}
-    stands = len({*held, ends[0] - off[0] <= rule.limit, ends[1] + off[1] <= rule.limit}) == len(held)
+    stands = len({*held, *(end <= rule.limit for end in furthest)}) == len(held)
     status = INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
     reason = "" if status != INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
     return replace(
@@ -359,3 +395,11 @@ def _judged(
         count=len(found),
         reason=reason if stands else blame.partition(":")[0],  # the verdict of the arms has it in full
     )
+
+
+def _worse(rule: Rule, one: Difference) -> tuple[float, float, float]:
+    """By how much the candidate is worse, and the ends of the interval: a share of the base, or in the rule's unit."""
+    value, low, high = one.difference
+    if rule.unit == "%":
+        value, low, high = [ratio - 1 for ratio in one.ratio or (math.nan, math.nan, math.nan)]
+    return (value, low, high) if rule.less_is_better else (-value, -high, -low)

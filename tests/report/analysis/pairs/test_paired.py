@@ -25,6 +25,9 @@ from locust_llm.slo.grammar import Rule, parse
 BASES = (100.0, 110.0, 90.0, 120.0, 80.0, 100.0, 105.0, 95.0, 115.0, 85.0)
 """TTFT of the requests of each block of the base, in ms: the weather."""
 
+EXACT = Bounds(count=100, p50_ms=0.01, p95_ms=0.01, p99_ms=0.01, max_ms=0.01)
+CERTIFICATE = Certificate(streams=10, chunks=100, ttft=EXACT, gap=EXACT)
+
 
 def a_block(number: int, pair: int, arm: str, ttft_ms: float, *, count: int = 4) -> tuple[Stage, list[Record]]:
     """Of ten seconds, the first two of them not counted; a request each second, which ends within it."""
@@ -167,6 +170,25 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
         assert bool(summary.paired.warning) == stands
         assert the(summary, "TTFT p50 (ms)").word == ("worse" if stands else "not concluded")
         assert [one.status for one in summary.slos] == (["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2)
+
+
+def test_a_few_late_reads_do_not_void_a_difference_that_all_blocks_show() -> None:
+    """The candidate takes twice the base's TTFT. In two of its ten blocks first chunks may be 90 % older than their stamps:
+    the mean ratio is at least 2.01 * 0.1 ** (2 / 10) = 1.27. Were they so in all blocks, nothing would be known."""
+    for pairs_off, word, status in (({4, 9}, "worse", "FAIL"), (range(11), "not concluded", "INCONCLUSIVE")):
+        run, records = a_comparison((2.0, 2.02) * 5, slo=("ttft p50 within 20% of base", "ttft p50 within 35% of base"))
+        records = [
+            replace(record, merged=((0, record.chunk_us[0] // 10),))
+            if record.arm == CANDIDATE and record.pair in pairs_off
+            else record
+            for record in records
+        ]
+        health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE)
+        summary = summarised(replace(run, health=(health,)), records)
+        assert summary.client is not None
+        assert summary.client.level != OK
+        assert the(summary, "TTFT p50 (ms)").word == word
+        assert [one.status for one in summary.slos] == [status, "INCONCLUSIVE"]
 
 
 def test_rules_against_the_base() -> None:
