@@ -9,7 +9,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, cut, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL
 from locust_llm.probe.result import ProbeFindings
-from locust_llm.report.analysis.knee import written
+from locust_llm.report.analysis.knee import at, written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.probe import named
 from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
@@ -87,18 +87,24 @@ def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
-    """Its knees and the best of the valid stages."""
+    """Its knees and the best of the valid stages, with those that are left out."""
     for knee in sweep.knees:
         if knee.value is not None:
             yield f"Knee: {knee.rule}", written(knee), sweep.unit
-    sound = [level for level in sweep.levels if level.sound]
     for name, rates in (
-        ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),
-        ("Good requests, best", [(level.goodput_per_s, level.value) for level in sound]),
+        ("Output tokens, best", [(level.output_tokens_per_s, level) for level in sweep.levels]),
+        ("Good requests, best", [(level.goodput_per_s, level) for level in sweep.levels]),
     ):
-        best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
-        if best is not None:
-            yield name, brief(best, digits=3), f"per second, at {at:g} {sweep.unit}"
+        known = [(rate, level) for rate, level in rates if rate is not None]
+        sound = [(rate, level) for rate, level in known if level.sound]
+        if not sound:
+            continue
+        best, where = max(sound, key=lambda pair: pair[0])
+        without = [level for _, level in known if not level.sound]
+        left_out = f"; left out: {at(sweep.axis, *without)}" if without else ""
+        what, per, time = sweep.unit.partition("/")
+        what = what.removesuffix("s") if where.value == 1 else what
+        yield name, brief(best, digits=3), f"per second, at {where.value:g} {what}{per}{time}{left_out}"
 
 
 def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:

@@ -2,7 +2,7 @@
 distorted."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ USL: Final = "USL"
 SATURATION: Final = "saturation"
 BEST: Final = "best limit"
 
+MIN_COMPARED: Final = 2
+"""Valid stages, or limits, of which one can be the best."""
 MIN_STAGES: Final = 5
 """Stages that a fit of the Universal Scalability Law takes."""
 MIN_R2: Final = 0.95
@@ -146,13 +148,25 @@ def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -
         notes.append(f"undecided at {plain(beyond.value)}, so the highest may lie above")
     if found.broken is not None and found.broken is not beyond:
         notes.append(f"broken at {plain(found.broken.value)}")
-    if found.undecided:
-        notes.append(f"undecided at {at(axis, *found.undecided)} too")
+    notes += _open(axis, found.undecided, status_of, " too")
     if found.before:
         notes.append(f"broken at {at(axis, *found.before)} below")
     if found.again:
         notes.append(f"held again at {at(axis, *found.again)} above: longer stages may decide")
     return "; ".join(notes)
+
+
+def _open(
+    axis: str, undecided: Sequence[Level], status_of: Callable[[Level], str | None], too: str = ""
+) -> Iterator[str]:
+    """Stages that decide nothing: those whose rules are open, and those whose results, as in the table, do not count."""
+    unused = [level for level in undecided if status_of(level) in (PASS, FAIL)]
+    if still_open := [level for level in undecided if level not in unused]:
+        yield f"undecided at {at(axis, *still_open)}{too}"
+    if distorted := [level for level in unused if client_distorted(level)]:
+        yield f"at {at(axis, *distorted)} the load generator was too slow"
+    if dead := [level for level in unused if not client_distorted(level)]:
+        yield f"at {at(axis, *dead)} no request succeeded"
 
 
 def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
@@ -172,7 +186,7 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
     if not client_distorted(lowest) and status_of(lowest) == FAIL:
         text = f"No stage is within the SLO: it is broken at {at(axis, lowest)}, the lowest.{_because(lowest)}"
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
-    notes = [f"undecided at {at(axis, *found.undecided)}"] * bool(found.undecided)
+    notes = list(_open(axis, found.undecided, status_of))
     notes += [] if found.broken is None else [f"broken at {plain(found.broken.value)}"]
     text = f"INCONCLUSIVE: no stage is known to be within the SLO; {'; '.join(notes)}.{_because(lowest)}"
     return Knee(rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text)
@@ -194,9 +208,11 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     X <= Xmax of one that is always busy (Denning and Buzen, The Operational Analysis of Queueing Network Models, Computing
     Surveys 10, 1978; Lazowska et al., Quantitative System Performance, 1984, section 5.2)."""
     known = _measured(levels)
-    latency = known[0][0].latencies.get("request_latency") if known else None
+    if len(known) < MIN_COMPARED:
+        return Knee(rule=ASYMPTOTIC, value=None, text=_too_few("A knee", len(known)))
+    latency = known[0][0].latencies.get("request_latency")
     if latency is None or latency.avg is None:
-        return Knee(rule=ASYMPTOTIC, value=None, text="There is no throughput or no request latency.")
+        return Knee(rule=ASYMPTOTIC, value=None, text="There is no request latency.")
     lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
     alone_s, rate_error = latency.avg / 1e3, best.requests_per_s_error
     error_s = latency.std / 1e3 / math.sqrt(latency.count) if latency.std is not None and latency.count else None
@@ -246,8 +262,7 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
     with a kappa above 0 too, so a peak takes that kappa's interval is above 0 and that throughput is seen to fall."""
     known = _measured(levels)
     if len(known) < MIN_STAGES:
-        text = f"A fit takes {MIN_STAGES} valid stages, and there are {len(known)}."
-        return Knee(rule=USL, value=None, text=text)
+        return Knee(rule=USL, value=None, text=_too_few("A fit", len(known), least=MIN_STAGES))
     n, x = (np.array(column, np.float64) for column in zip(*((level.value, x) for level, x in known), strict=True))
     law, errors = fit(n, x), _errors(known)
     low, high = kappa_interval(law, n, x, errors)
@@ -340,6 +355,8 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
             "best goodput."
         )
         return Knee(rule=BEST, value=None, text=text)
+    if len(known) < MIN_COMPARED:
+        return Knee(rule=BEST, value=None, text=_too_few("A comparison", len(known), of="limit"))
     best, most = max(known, key=lambda pair: pair[1])
     if not most:
         return Knee(rule=BEST, value=None, text="No request was good under any limit.")
@@ -368,6 +385,11 @@ def _overlap(one: tuple[float | None, float | None], other: tuple[float | None, 
 def _measured(levels: Sequence[Level]) -> list[tuple[Level, float]]:
     """Sound stages that have a throughput, with it: requests a second."""
     return [(level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s]
+
+
+def _too_few(what: str, count: int, *, least: int = MIN_COMPARED, of: str = "stage") -> str:
+    """Why there is none: with a throughput, or a goodput, there are only ``count`` valid stages."""
+    return f"{what} takes {least} valid {of}s, and there {'is' if count == 1 else 'are'} {count}."
 
 
 def _sentence(text: str) -> str:

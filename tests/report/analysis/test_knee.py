@@ -48,11 +48,13 @@ def test_each_axis_has_its_rules(axis: str) -> None:
         (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 and 2 too."),
         (["PASS", "PASS?", "FAIL"], 1, 4, "at 2 the load generator was too slow: the highest may lie above; broken at 4."),
         (["PASS", "PASS", "INCONCLUSIVE?"], 2, None, "at 4 the load generator was too slow"),
+        (["INCONCLUSIVE", "PASS?", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 too; at concurrency 2 "
+            "the load generator was too slow."),
         (["FAIL", "PASS", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; broken at concurrency 1 below."),
         (["PASS", "FAIL", "PASS", "PASS"], 1, 2, "broken at 2; held again at concurrency 4 and 8 above"),
         (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
         (["INCONCLUSIVE", "FAIL"], None, 2, "be within the SLO; undecided at concurrency 1; broken at 2. ttft p50 < 1s: I"),
-        (["FAIL?", "FAIL"], None, 2, "known to be within the SLO; undecided at concurrency 1; broken at 2."),
+        (["FAIL?", "FAIL"], None, 2, "within the SLO; at concurrency 1 the load generator was too slow; broken at 2."),
     ],
 )  # fmt: skip
 def test_the_highest_stage_within_the_slo(
@@ -134,11 +136,23 @@ def test_where_throughput_still_rises_the_knee_may_lie_above() -> None:
     assert "Throughput still rose at the highest stage" in found.text
 
 
+def test_one_valid_stage_has_no_knee() -> None:
+    """By Little's law its throughput times its latency is its own number of users, on whatever server."""
+    first, *others = saturating(1, 2, 4)
+    burnt = [replace(level, client="INVALID") for level in others]
+    found = knee("asymptotic", CONCURRENCY, first, *burnt)
+    assert (found.value, found.low) == (None, None)
+    assert found.text == "A knee takes 2 valid stages, and there is 1. Left out: concurrency 2 and 4."
+    assert knee("USL", CONCURRENCY, first).text == "A fit takes 5 valid stages, and there is 1."
+
+
 def test_no_throughput_no_knee() -> None:
     for rule in ("asymptotic", "USL"):
         found = knee(rule, CONCURRENCY, a_level(1, None), a_level(2, None))
         assert found.value is None
-        assert found.text.startswith(("There is no", "A fit takes"))
+        assert found.text.startswith(("A knee takes", "A fit takes"))
+    found = knee("asymptotic", CONCURRENCY, a_level(1, latencies={}), a_level(2, latencies={}))
+    assert (found.value, found.text) == (None, "There is no request latency.")
 
 
 def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[Level]:
@@ -221,7 +235,9 @@ def test_the_best_limit_and_those_that_are_as_good() -> None:
     unknown = limits((None, 2, None), (4, 5, 6))
     assert (unknown.value, unknown.low) == (2, 1)
     assert "takes a definition" in limits((None, None, None)).text
-    assert limits((0, 0, 0)).value is None
+    assert limits((0, 0, 0), (0, 0, 0)).text == "No request was good under any limit."
+    only = limits((4, 5, 6))
+    assert (only.value, only.text) == (None, "A comparison takes 2 valid limits, and there is 1.")
 
 
 # -- the load generator ------------------------------------------------------------------------------------------------
