@@ -14,7 +14,7 @@ import msgspec
 
 from .dataset import Dataset, Order
 from .formats import DatasetError
-from .rows import GZIP
+from .rows import GZIP, RowFile
 from .summary import Summary, check
 
 MAX_MEMORY_BYTES: Final = 2 << 30
@@ -22,6 +22,8 @@ MAX_UNPACKED_BYTES: Final = 128 << 20
 """Of an upload: a run reads it through at its begin, in the process of the page."""
 MAX_INDEXED_ROWS: Final = 200_000
 """Of an upload whose rows belong to sessions or come in another order: a run makes an index of them then."""
+MAX_ROW_BYTES: Final = 4 << 20
+"""Of a row of an upload: it is decoded in one go, in the process of the page."""
 BLOCK_BYTES: Final = 1 << 20
 
 
@@ -57,6 +59,11 @@ def check_size(question: Question) -> None:
                     raise DatasetError(
                         f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: give it by --input-file"
                     )
+    for row in RowFile(path):
+        if len(row.data) > MAX_ROW_BYTES:
+            raise DatasetError(
+                f"{path}, line {row.line}: a row of over {MAX_ROW_BYTES >> 20} MB: give the file by --input-file"
+            )
     dataset = Dataset(
         path, kind=question.kind, columns=question.columns, order=question.order, skip_broken=question.skip_broken
     )

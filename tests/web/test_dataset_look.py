@@ -42,6 +42,11 @@ def one_line() -> Iterator[bytes]:
     yield from (b"x" * (1 << 20) for _ in range(100))
 
 
+def escapes() -> Iterator[bytes]:
+    """A row that is right, and takes seconds to decode."""
+    yield b'{"prompt":"' + rb"\u0041" * 8_000_000 + b'"}\n'
+
+
 def deep() -> Iterator[bytes]:
     yield b'{"prompt":' + b"[" * 1_000_000 + b"\n"
 
@@ -72,7 +77,15 @@ def zstd() -> Iterator[bytes]:
 
 
 SLOW = (stretches_of_blank_lines, tiny_rows, wide, list_of_little, zeros)
-BOMBS = (blank_lines, one_line, deep, quotes, zstd, *(pytest.param(bomb, marks=pytest.mark.slow) for bomb in SLOW))
+BOMBS = (
+    blank_lines,
+    one_line,
+    escapes,
+    deep,
+    quotes,
+    zstd,
+    *(pytest.param(bomb, marks=pytest.mark.slow) for bomb in SLOW),
+)
 
 
 def longest_hold(work: Callable[[], object]) -> tuple[float, BaseException | None]:
