@@ -161,7 +161,7 @@ def check(
 
 
 def _model(found: Discovery) -> Iterator[Finding]:
-    yield Finding(FINE, "model", found.model or "none listed: the server takes any name")
+    yield Finding(FINE, "model", found.model or "the server lists no models")
     if found.context is not None:
         yield Finding(FINE, "context", f"{found.context:,} tokens")
     for note in found.notes:

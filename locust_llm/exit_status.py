@@ -20,7 +20,7 @@ class ExitStatus(IntEnum):
     INCONCLUSIVE = 4
     """A rule could not be decided; a probe cannot name the scheduler."""
     REFUSED = 5
-    """The run cannot start; nothing was sent."""
+    """The run cannot start; no load was sent."""
     INCOMPLETE = 6
     """The result is incomplete: records are missing, a report could not be made, or no request was answered."""
 

@@ -229,3 +229,8 @@ def test_a_role_that_comes_long_before_the_first_token() -> None:
     assert said["early events"].level == NOTE
     assert "before the first token" in said["early events"].found
     assert said["simulated"].level == NOTE
+
+
+def test_a_server_without_a_list_of_models(server: TinyServer) -> None:
+    server.models = (404, {})
+    assert found(server)["model"].found == "the server lists no models"

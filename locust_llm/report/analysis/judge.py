@@ -28,7 +28,7 @@ from locust_llm.slo.client_verdict import INVALID, Verdict
 from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import OF_SCHEDULE
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import POINT, Entry
 from locust_llm.slo.selectors import plain
 
@@ -197,8 +197,7 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | N
     if found.cut and found.undecided:
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
-        bound = "" if found.beyond is None else f", and no bound nearer than {_beyond(rule, found.beyond)}"
-        return f"{too_few(rule, found)}{bound}; {more}", longer
+        return f"{too_few(rule, found)}; {more}", longer
     why = "its 95% interval crosses the limit"
     if found.short:
         why = short_of(found)
@@ -212,6 +211,9 @@ def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
     a percentile has both ends from ``needed`` independent requests on. None: nobody knows, or more than MAX_LONGER times."""
     if found.value is None or found.ends is None or not seconds > 0:
         return None
+    if found.value in (0.0, 1.0) and BY_WORD[rule.metric].units is SHARE and BY_WORD[rule.metric].metric is None:
+        times = _times_of_a_pure_share(rule, found)
+        return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
     times = 1.0
     if rule.percentile is not None and None in found.ends and found.size:
         size = NEEDED_ROOM * needed(rule.percentile)
@@ -225,12 +227,27 @@ def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
     return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
 
 
+def _times_of_a_pure_share(rule: Rule, found: Found) -> float:
+    """So many times as many requests decide, if again none of them, or each, counts. The far end is then a root of what may
+    lie outside: tail^(1 / size), or 1 - tail^(1 / size). 1: it is decided, or no number decides."""
+    none = found.value == 0.0
+    end = (found.ends or (None, None))[1 if none else 0]
+    limit = rule.limit
+    if end is None or found.size is None or not 0 < limit < 1:
+        return 1.0
+    left, needed_left = (1 - end, 1 - limit) if none else (end, limit)
+    if not 0 < left < needed_left:
+        return 1.0
+    return math.ceil(found.size * math.log(left) / math.log(needed_left)) / found.size
+
+
 def duration_in_words(seconds: float) -> str:
-    """Rounded up: ``40 s``, ``9 min``, ``3 h``."""
+    """Rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * size:
             return f"{math.ceil(seconds / size)} {unit}"
-    return f"{math.ceil(seconds / 10) * 10} s"
+    step = 1 if seconds <= 10 else 10
+    return f"{math.ceil(seconds / step) * step} s"
 
 
 def _blame(rule: Rule, holds: bool | None, verdict: Verdict | None, *, by_point: bool) -> str:

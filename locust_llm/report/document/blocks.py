@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from locust_llm.core.text import brief, number, places, supported
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Row, SloResult
@@ -60,11 +62,13 @@ def flags_of(flags: Mapping[str, str]) -> str:
 
 
 def observed(result: SloResult) -> str:
-    """``612ms``; where cut requests leave it open ``590ms to 640ms``, or ``≥ 590ms`` where nothing bounds it above."""
+    """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to 640ms``,
+    or ``≥ 590ms`` where nothing bounds it above."""
     if result.observed is None:
         return "-"
-    if result.worst is None:
-        text = supported(result.observed, _reach(result), result.unit)
+    result = _readable(result)
+    if result.worst is None or result.observed is None:
+        text = brief(result.observed, result.unit, 3)
         return text if _keeps_its_side(text, result) else brief(result.observed, result.unit)
     low, high = sorted((result.observed, result.worst))
     least, most = brief(low, result.unit), brief(high, result.unit)
@@ -72,20 +76,42 @@ def observed(result: SloResult) -> str:
 
 
 def interval(result: SloResult) -> str:
-    """``590ms to 640ms``; ``590ms and more`` where that is all that is known of requests which were cut."""
+    """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not known."""
     if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
         return "-"
-    if result.worst is not None and result.high == math.inf:
-        return f"{brief(result.low, result.unit)} and more"
+    result = _readable(result)
+    if result.high is None or (result.worst is not None and result.high == math.inf):
+        return f"at least {brief(result.low, result.unit)}"
+    if result.low is None:
+        return f"at most {brief(result.high, result.unit)}"
     reach = _reach(result)
     low, high = (_end(end, reach, result) for end in (result.low, result.high))
     return f"{low} to {high}"
 
 
-def _end(end: float | None, reach: float | None, result: SloResult) -> str:
+def _readable(result: SloResult) -> SloResult:
+    """In milliseconds where the rule is in seconds and all that was measured is below one: ``5.9ms``, not ``0.0059s``."""
+    measured = [abs(value) for value in (result.observed, result.worst, result.low, result.high) if value is not None]
+    largest = max((value for value in measured if math.isfinite(value)), default=0.0)
+    if result.unit != "s" or not 0 < largest < 0.9995:
+        return result
+
+    def in_ms(value: float | None) -> float | None:
+        return None if value is None else value * 1e3
+
+    return replace(
+        result,
+        unit="ms",
+        observed=in_ms(result.observed),
+        worst=in_ms(result.worst),
+        low=in_ms(result.low),
+        high=in_ms(result.high),
+        limit=in_ms(result.limit),
+    )
+
+
+def _end(end: float, reach: float | None, result: SloResult) -> str:
     """As many digits as the interval is good for; more where these would leave the figure outside of it."""
-    if end is None:
-        return "?"
     text = supported(end, reach, result.unit, more=1)
     if result.observed is None or not math.isfinite(end) or not math.isfinite(result.observed):
         return text

@@ -1,0 +1,37 @@
+"""Blocks: how figures and intervals of rules are written."""
+
+import math
+
+import pytest
+
+from locust_llm.report.analysis.summary import SloResult
+from locust_llm.report.document.blocks import interval, observed
+
+
+def seconds(observed_s: float, low_s: float | None, high_s: float | None, limit_s: float = 10.0) -> SloResult:
+    return SloResult(
+        rule="itl p50 < 10s", status="PASS", observed=observed_s, low=low_s, high=high_s, limit=limit_s, unit="s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "figure", "ends"),
+    [
+        (seconds(0.006, 0.005888, 0.006195), "6ms", "5.888ms to 6.195ms"),
+        (seconds(0.000031, 0.00003, None), "0.031ms", "at least 0.03ms"),
+        (seconds(1.7, 0.9, 2.5), "1.7s", "0.9s to 2.5s"),
+        (seconds(0.45, 0.4394, None), "450ms", "at least 439.4ms"),
+        (seconds(0.3, None, 0.4394), "300ms", "at most 439.4ms"),
+        (seconds(0.3, None, None), "300ms", "-"),
+        (seconds(0.3, 0.2, math.inf), "300ms", "200ms to fail"),
+        (seconds(math.inf, 0.2, None), "fail", "at least 200ms"),
+    ],
+)
+def test_one_unit_that_is_near_to_what_was_measured(result: SloResult, figure: str, ends: str) -> None:
+    assert (observed(result), interval(result)) == (figure, ends)
+
+
+def test_the_figure_has_the_digits_of_headline_and_tiles_and_stays_on_its_side() -> None:
+    wide = SloResult(rule="r", status="PASS", observed=567.3, low=410.0, high=720.0, limit=900.0, unit="ms")
+    near = SloResult(rule="r", status="FAIL", observed=567.3, low=567.1, high=567.9, limit=567.0, unit="ms")
+    assert (observed(wide), observed(near)) == ("567ms", "567.3ms")
