@@ -15,7 +15,7 @@ from locust_llm.core.sweep import AXES
 from locust_llm.core.text import compared as in_same_digits
 from locust_llm.core.text import cut
 from locust_llm.report.analysis.baseline import MAX_CACHED_DIFFERENCE, LoadedRun, condition_changes, load, work
-from locust_llm.report.analysis.compare import Change, change
+from locust_llm.report.analysis.compare import Change, change, possible_ends
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.selection import ratio
 from locust_llm.report.analysis.sweep import axis_of
@@ -257,6 +257,8 @@ def _line(rule: Rule, found: Change) -> Line:
         return None if value is None else value * rule.factor
 
     low, high = found.ends or (None, None)
+    if found.base.value is not None and found.base.worst is None and found.here.worst is None:
+        low, high = possible_ends((low, high), found.base.value, rule)
     relative = found.ratio is not None and math.isfinite(found.ratio) and measure.units is not SHARE
     return Line(
         metric=rule.metric,

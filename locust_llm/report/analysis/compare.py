@@ -80,6 +80,16 @@ def difference_ends(old: Found, new: Found) -> Ends:
     )
 
 
+def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
+    """As a reader sees them beside a figure of the base: none takes the other figure below 0, or a share above 1."""
+    low, high = ends
+    if low is not None:
+        low = max(low, -base)
+    if high is not None and BY_WORD[rule.metric].units is SHARE:
+        high = min(high, 1.0 - base)
+    return low, high
+
+
 def ratio_ends(old: Found, new: Found) -> Ends:
     """Of ``new`` over ``old``: the same on a scale of logarithms."""
     (old_low, old_least, old_most, old_high), (low, least, most, high) = _reach(old), _reach(new)

@@ -15,7 +15,17 @@ from locust_llm.core.run import Offer, Run, Stage
 from locust_llm.core.storage import write_run
 from locust_llm.report.analysis.baseline import load
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.compare import BETTER, FEW, SAME, WORSE, Change, change, difference_ends, ratio_ends
+from locust_llm.report.analysis.compare import (
+    BETTER,
+    FEW,
+    SAME,
+    WORSE,
+    Change,
+    change,
+    difference_ends,
+    possible_ends,
+    ratio_ends,
+)
 from locust_llm.report.analysis.slo_figures import Evaluation, Found
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import SloResult
@@ -106,6 +116,14 @@ def test_squares_of_both_reaches_add_up() -> None:
     exact = Found(20.0, (20.0, 20.0))
     assert difference_ends(old, exact) == pytest.approx((20 - 13, 20 - 8))
     assert ratio_ends(old, exact) == pytest.approx((20 / 13, 20 / 8))
+
+
+def test_no_end_takes_the_other_figure_below_nothing_or_a_share_above_all() -> None:
+    time, share = parse("ttft p50 within 5% of base"), parse("attainment within 5pp of base given ttft < 1s")
+    assert possible_ends((-0.078, 0.008), 0.054, time) == (-0.054, 0.008)
+    assert possible_ends((-0.078, 1.2), 0.1, time) == (-0.078, 1.2)
+    assert possible_ends((-0.02, 0.04), 0.99, share) == (-0.02, pytest.approx(0.01))
+    assert possible_ends((None, None), 0.1, time) == (None, None)
 
 
 def test_what_cut_requests_leave_open_is_open_in_the_difference() -> None:

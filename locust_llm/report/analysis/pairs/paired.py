@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from locust_llm.core.arms import BASE, CANDIDATE, LEAST
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.client_error import ratio_errors, value_error_s
+from locust_llm.report.analysis.compare import possible_ends
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.selection import Floats, Selection, scarce
 from locust_llm.report.analysis.slo_figures import Evaluation
@@ -281,6 +282,7 @@ def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tup
     one, factor = difference(values, relative=relative), rule.factor
     _, least, most = (end * factor for end in _widened(one, values, error.reach).difference)
     change, low, high = (end * factor for end in one.difference)
+    seen_low, seen_high = possible_ends((one.difference[1], one.difference[2]), one.base, rule)
     percent, low_percent, high_percent = (
         (None, None, None) if one.ratio is None or measure.units is SHARE else [(r - 1) * 100 for r in one.ratio]
     )
@@ -289,8 +291,8 @@ def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tup
         base=one.base * factor,
         candidate=one.candidate * factor,
         difference=change,
-        low=low,
-        high=high,
+        low=None if seen_low is None else seen_low * factor,
+        high=None if seen_high is None else seen_high * factor,
         percent=percent,
         low_percent=low_percent,
         high_percent=high_percent,
