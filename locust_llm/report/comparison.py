@@ -186,7 +186,9 @@ def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
     before, after = cached_share(base), cached_share(run)
     if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
         return ""
-    return f"the prefix cache was warm, {after:.1%} of the input tokens cached for {before:.1%}, as both sent the same words"
+    return (
+        f"{before:.0%} of the input tokens were cached in the base, {after:.0%} here, as both runs sent the same words"
+    )
 
 
 def _same_words(base: LoadedRun, run: LoadedRun) -> bool:
@@ -201,11 +203,14 @@ def _seed_of(side: LoadedRun) -> str:
     return f"--random-seed {side.seen.run.settings.random_seed} without --fresh-words"
 
 
-def _cached(base: LoadedRun, run: LoadedRun) -> str:
+def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
+    """What the prefix cache had of the words that both runs sent; nothing where it had none of them."""
+    same = f"both runs sent the same words ({_seed_of(run)})"
     before, after = cached_share(base), cached_share(run)
     if before is None or after is None:
-        return ""
-    return f": {before:.1%} of the input tokens were cached in the base, {after:.1%} here"
+        yield f"{same}, so the prefix cache may have been warm."
+    elif round(before, 2) or round(after, 2):
+        yield f"{same}: {before:.0%} of the input tokens were cached in the base, {after:.0%} here."
 
 
 def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
@@ -306,7 +311,7 @@ def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
         yield f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be comparable."
         return
     if _same_words(base, run) and _same_seed(base, run):
-        yield f"both runs sent the same words ({_seed_of(run)}), so the prefix cache may have been warm{_cached(base, run)}."
+        yield from _cached(base, run)
     for found in condition_changes(base.seen, run.seen):
         if found.base == found.here:
             yield f"{found.what}: {found.here} in both."

@@ -1,7 +1,7 @@
 """SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's form of a goodput.
 
     [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and condition ...]
-    [warn:] metric [{selector, ...}] [statistic] within room of folder [given ...]
+    [warn:] metric [{selector, ...}] [statistic] within tolerance of folder [given ...]
 
     ttft p95 < 500ms                                        a latency needs a statistic: avg, min, max, med or pNN
     error_rate < 1%                                         shares and rates are one number

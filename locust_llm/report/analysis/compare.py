@@ -125,7 +125,7 @@ def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
         return Found(None, note=found.note)
     if rule.unit == "%" and math.isinf(found.ratio) and not base_is:
         return Found(
-            None, note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the room in another unit"
+            None, note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in another unit"
         )
     value, reach, nothing = (
         (found.ratio, found.ratio_ends, 1.0) if rule.unit == "%" else (found.difference, found.ends, 0.0)

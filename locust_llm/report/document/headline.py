@@ -179,14 +179,16 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     if rule.where:
         what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
     if rule.base:
-        room = {PASS: "within", FAIL: "beyond"}.get(result.status, "with")
-        of_room = f"{room} a room of {plain(rule.number)}{rule.unit}"
+        side = {PASS: "within the tolerance of", FAIL: "beyond the tolerance of"}.get(
+            result.status, "and the tolerance is"
+        )
+        tolerance = f"{side} {plain(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
             ends = f"{result.low:+.3g} to {result.high:+.3g}{rule.unit}"
-            return f"no difference in {what} from {rule.base} to be seen ({ends}), {of_room}"
+            return f"{what} shows no difference from {rule.base} (95% interval {ends}), {tolerance}"
         side = "worse" if (result.observed or 0) > 0 else "better"
         by = brief(abs(result.observed or 0), rule.unit, 3)
-        return f"{what} is {by} {side} than {rule.base}, {of_room}"
+        return f"{what} is {by} {side} than {rule.base}, {tolerance}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
     lands_on = "failure" if result.worst is None else "cut request"

@@ -8,6 +8,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.remarks import verdict_line
 from locust_llm.slo.client_verdict import INVALID, Verdict
@@ -126,3 +127,29 @@ def test_requests_of_several_names_have_no_common_headline() -> None:
 
 def of(run: Run, records: list[Record]) -> str:
     return headline(summarise(collect(records), run), run)
+
+
+@pytest.mark.parametrize(
+    ("status", "low", "high", "expected"),
+    [
+        (
+            "INCONCLUSIVE",
+            -7.55,
+            42.8,
+            "shows no difference from a (95% interval -7.55 to +42.8%), and the tolerance is 50%",
+        ),
+        ("PASS", -7.55, 42.8, "shows no difference from a (95% interval -7.55 to +42.8%), within the tolerance of 50%"),
+        ("FAIL", 70.0, 90.0, "is 80% worse than a, beyond the tolerance of 50%"),
+    ],
+)
+def test_a_difference_from_a_base_stands_beside_the_tolerance(
+    status: str, low: float, high: float, expected: str
+) -> None:
+    rule = "ttft p50 within 50% of a"
+    run = a_run(slo=(rule,))
+    summary = summarise(collect(spread(9)), run)
+    result = SloResult(
+        rule=rule, status=status, observed=(low + high) / 2, low=low, high=high, limit=50.0, unit="%", reason="few"
+    )
+    told = headline(replace(summary, slos=(result,), slo_status=status), run)
+    assert f"p50 of TTFT {expected}" in told

@@ -11,6 +11,7 @@ from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.remarks import remarks
+from locust_llm.run.preflight import SAME_WORDS
 
 
 def said(records: list[Record], run: Run | None = None, **settings: object) -> str:
@@ -70,6 +71,28 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
     assert "\n60% of the input tokens came from the server's prefix cache, because of shared prefixes" in told
     turns = [answered(5, 10, session="s", turn=turn, cached_tokens=60) for turn in range(3)]
     assert "because of growing conversations" in said(turns)
+
+
+@pytest.mark.parametrize(
+    ("cached", "by_metrics", "expected"),
+    [
+        (None, "", "so the server's prefix cache may be warm"),
+        (0, "", None),
+        (None, "prefix cache 0% of prompt tokens", None),
+        (40, "", "40% of the input tokens came from the server's prefix cache. --random-seed 7 sends the same words"),
+        (None, "prefix cache 87% of prompt tokens", "87% of the input tokens came from the server's prefix cache. --r"),
+    ],
+)
+def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
+    cached: int | None, by_metrics: str, expected: str | None
+) -> None:
+    note = SAME_WORDS.format(7)
+    run = replace(a_run(), notes=(note, *filter(None, (by_metrics,))))
+    records = [answered(5, 10, cached_tokens=cached)] * 3
+    found = [one for one in remarks(summarise(collect(records), run), run) if "--random-seed 7" in one]
+    assert len(found) == (expected is not None)
+    assert expected is None or expected in found[0]
+    assert len(found) == 0 or by_metrics == "" or "may be warm" not in found[0]
 
 
 def test_a_dataset_that_began_again_is_warned_of() -> None:

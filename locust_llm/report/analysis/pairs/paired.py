@@ -373,7 +373,7 @@ def _judged(
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
     one = difference(values, relative=relative)
     if rule.unit == "%" and one.ratio is None:
-        why = "it is 0 at the base, and there is no percentage of 0: give the room in another unit"
+        why = "it is 0 at the base, and there is no percentage of 0: give the tolerance in another unit"
         return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
     value, low, high = _worse(rule, one)
     ends = (value, value) if by_point else (low, high)
