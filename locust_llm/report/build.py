@@ -40,8 +40,8 @@ from locust_llm.report.analysis.interference import interference, sampled_share
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.sweep import axis_of, sweep_summary
-from locust_llm.report.document.remarks import incomplete
+from locust_llm.report.analysis.sweep import axis_of, ended_by_time, sweep_summary
+from locust_llm.report.document.remarks import NOTHING_RECORDED, incomplete
 from locust_llm.report.plots import svg as drawing
 from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene, span_of
 from locust_llm.slo.metrics import DEFINITIONS
@@ -335,7 +335,10 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
         except Exception as error:
             missing.append(f"{name} is left out: {reason(error)}.")
         else:
-            missing += [f"{name}: {why}." for why in incomplete(made[1], made[0])]
+            lost = incomplete(made[1], made[0])
+            if ended_by_time(run, stage) and any(summary.conditions.requests for _, summary in found):
+                lost = tuple(why for why in lost if why != NOTHING_RECORDED)  # there was no time for any
+            missing += [f"{name}: {why}." for why in lost]
     return sweep_summary(run, found, missing)
 
 

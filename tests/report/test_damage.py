@@ -349,6 +349,30 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
     assert "INCOMPLETE: 1 line" in (tmp_path / "stages" / "2" / "summary.md").read_text().replace("\\", "")
 
 
+@pytest.mark.parametrize(
+    ("end", "records", "status", "words"),
+    [
+        ("its time was up after 60 s", [], 4, "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
+            "request was measured"),
+        ("its time was up after 60 s", steps(600), 4, "its time was up after 60 s (-t), in stage 3 (concurrency 4)."),
+        ("the run was stopped", [], 6, "stage 3 (concurrency 4): no request was recorded in the profiling phase."),
+    ],
+)  # fmt: skip
+def test_a_stage_for_which_the_time_of_the_sweep_did_not_reach_is_no_loss(
+    tmp_path: Path, end: str, records: list[Record], status: int, words: str
+) -> None:
+    run = fill_sweep(tmp_path, {1: steps(200), 2: steps(400), 4: records}, slo=("ttft p99 < 900ms",))
+    last = replace(run.stages[2], why="stopped")
+    write_run(tmp_path, replace(run, stages=(*run.stages[:2], last), sweep_end=end))
+    place = tmp_path / "stages" / "3"
+    write_run(place, replace(read_run(place), stage=last))
+    found, said, _ = called("report", tmp_path)
+    assert (found == ExitStatus.INCOMPLETE, said.startswith("INCOMPLETE")) == (status == 6, status == 6)
+    text = (tmp_path / "summary.md").read_text().replace("\\", "")
+    assert words in " ".join(text.split())
+    assert ("WARNING: stage 3" in text) == (status == 6)
+
+
 def test_broken_folders_are_listed_too(tmp_path: Path) -> None:
     for name, data in {"half": b'{"run"', "year": b'{"run":{"started_at":1e300}}', "deep": b"[" * 9999}.items():
         (tmp_path / name).mkdir()

@@ -104,6 +104,19 @@ def test_what_an_undecided_rule_does_is_said(settings: dict[str, object], expect
     assert any(expected in line for line in lines)
 
 
+@pytest.mark.parametrize("settings", [{}, {"inconclusive": "warn"}, {"inconclusive": "pass"}])
+def test_where_records_are_missing_the_status_is_of_that_and_of_no_undecided_rule(
+    settings: dict[str, object],
+) -> None:
+    whole = a_run(slo=("ttft p99 < 300ms",), **settings)
+    for run, of_the_rule in ((whole, True), (replace(whole, records_lost=3), False)):
+        text = "\n".join(said(*spread(199), run=run))
+        assert ("ends the run with status" in text or "the run ends with status" in text) == of_the_rule
+        assert text.startswith("INCOMPLETE") != of_the_rule
+    none = "\n".join(said(failed("reset"), run=whole))
+    assert "with status" not in none
+
+
 def test_a_client_verdict_that_changed_is_said() -> None:
     run = replace(a_run(), client_live=Verdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
     assert any(

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from locust_llm.core.run import Run
+from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
-from locust_llm.core.sweep import AXES, CONCURRENCY, REPEAT
+from locust_llm.core.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
 from locust_llm.core.text import brief, supported
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
@@ -154,13 +154,29 @@ def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequ
         axis=axis,
         unit=AXES.get(axis, ""),
         levels=tuple(levels),
-        ended=run.sweep_end,
+        ended=_ended(run, levels),
         conditions="" if good is None else good.conditions,
         knees=found,
         findings=() if axis == REPEAT else tuple(findings(axis, levels, found, run.settings)),
         spread=spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
     )
+
+
+def ended_by_time(run: Run, stage: Stage) -> bool:
+    """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself."""
+    timed = axis_of(run) != REPEAT and run.sweep_end.startswith(ENDED[TIME_UP])
+    return timed and stage.why == STOPPED and stage.number == run.stages[-1].number
+
+
+def _ended(run: Run, levels: Sequence[Level]) -> str:
+    """Why the sweep ended, and in which stage where its time did not reach for the stage."""
+    last = next((stage for stage in run.stages if ended_by_time(run, stage)), None)
+    if last is None:
+        return run.sweep_end
+    measured = any(level.number == last.number and level.requests for level in levels)
+    nothing = "" if measured else ", of which no request was measured"
+    return f"{run.sweep_end} (-t), in stage {last.number} ({axis_of(run)} {last.value:g}){nothing}"
 
 
 def axis_of(run: Run) -> str:

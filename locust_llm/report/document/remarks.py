@@ -40,6 +40,7 @@ CHANGED: Final = "The client verdict changed:"
 STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MAX_LINE_REASONS: Final = 3
 """Unreadable lines whose reason is in the first line of a report; the notes have more."""
+NOTHING_RECORDED: Final = "no request was recorded in the profiling phase"
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
 ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
@@ -118,7 +119,7 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     counts = summary.counts
     missing = [*run.unread, *run.gaps]
     if not (summary.conditions.requests or run.gaps or counts.records_lost):
-        missing.append("no request was recorded in the profiling phase")
+        missing.append(NOTHING_RECORDED)
     if counts.records_lost:
         missing.append(f"{run.lost_in_words}, so counts and rates are too low")
     if counts.broken_lines:
@@ -200,8 +201,9 @@ def users_of(conditions: Conditions) -> str:
 
 def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
-    s = run.settings
-    if summary.slo_status == INCONCLUSIVE:
+    s, c = run.settings, summary.conditions
+    whole = (c.succeeded or c.cancelled) and not incomplete(summary, run)
+    if summary.slo_status == INCONCLUSIVE and whole:  # else the status is about what is missing
         yield {
             WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
             PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",

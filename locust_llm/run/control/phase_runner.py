@@ -17,7 +17,7 @@ import msgspec
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.report_result import OpenRule
 from locust_llm.core.run import Health, Run, Stage, known_limits
-from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.core.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.core.text import many, sentence
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
@@ -163,7 +163,7 @@ class PhaseRunner:
         if self._shutdown.begun:
             return
         if self.stages is not None:
-            self.stages.end = self.stages.end or f"its time was up after {self._settings.longest_s:g} s"
+            self.stages.end = self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
         logger.info(f"Time is up after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 
