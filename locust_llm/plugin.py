@@ -185,6 +185,8 @@ class Plugin:
             self._runner.quit()  # Locust waits for workers; those that are there would wait on
             leave(of_signal(number))
         else:
+            if self._control is not None and (line := self._control.open_line()):
+                logger.info(line)
             interrupt()
 
     def _hurry(self) -> None:

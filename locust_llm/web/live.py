@@ -218,11 +218,12 @@ class Live:
         return self.points[first:]
 
     def table(self) -> list[Latencies]:
-        """TTFT of the last seconds is from first chunks, all else from ended requests."""
+        """TTFT of the last seconds is from first chunks where there are no waits; all else is from ended requests."""
         rows = []
         shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
         for tag, label in in_order(shown_rows, waits=self.has_waits, gated=self.gated).items():
-            window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
+            chunks = tag == TTFT.tag and not self.has_waits
+            window = self.stats.recent_ttft if chunks else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
             rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))

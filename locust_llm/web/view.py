@@ -120,12 +120,18 @@ class View:
             phase = _phase(control) or self._phase
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
-            if not control.draining or control.live_stats.inside:
+            if self._goes_on:
                 server: tuple[tuple[float | None, ...] | None, ...] = ()
                 if (poller := control.store.poller) is not None:
                     self._replicas = charts.names(poller.history, self._replicas)
                     server = charts.now(poller.history, self._replicas)
                 live.tick(self._users, control.limit, phase, server)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Requests are sent, or some are still running."""
+        control = self.control
+        return control is not None and (not control.draining or control.live_stats.inside > 0)
 
     @property
     def _users(self) -> int:
@@ -157,7 +163,7 @@ class View:
         status |= {
             **self._server,
             "limits": self._limits,
-            "seconds": live.seconds if control is not None else live.points[-1].at if live.points else 0.0,
+            "seconds": live.seconds if self._goes_on else live.points[-1].at if live.points else 0.0,
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,

@@ -333,6 +333,7 @@ def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number:
         its.process.send_signal(number)
         time.sleep(1.5)
         assert its.process.poll() is None
+        assert its.text.count("waits at most 200 s for open requests; press Ctrl-C again to cut them") == 1
         its.process.send_signal(number)
         assert its.ends(30) == ExitStatus.INCOMPLETE, its.text  # all are cut: there is no figure
         assert (tmp_path / "r" / "report.html").exists(), its.text

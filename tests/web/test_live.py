@@ -74,6 +74,17 @@ def test_ttft_of_now_is_that_of_first_chunks_that_came(live: Live) -> None:
     assert (found.whole_count, found.whole_ms) == (0, None)
 
 
+def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: Live) -> None:
+    """A first chunk of 20 ms came from a request that is still on: it has no row of its own from due yet."""
+    live.has_waits = True
+    hear(live, 100, 20)
+    keep(live, answered(100, 120, sent_at=10.0, asked_at=10.0, due_at=9.9))
+    due, sent = row(live, "TTFT from due"), row(live, "TTFT")
+    assert (due.count, sent.count) == (1, 1)
+    assert due.recent_ms == pytest.approx([200] * 4)
+    assert sent.recent_ms == pytest.approx([100] * 4)
+
+
 def test_failed_requests_are_in_the_gate_wait_alone(live: Live) -> None:
     keep(live, failed(asked_at=9.0, admitted_at=10.0))
     assert {found.label: found.whole_count for found in live.table() if found.whole_count} == {"Gate wait": 1}

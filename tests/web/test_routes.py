@@ -545,6 +545,23 @@ def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: 
     assert told() == "stopped"
 
 
+def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> None:
+    page, run = on
+    live = page.view.live
+    assert live is not None
+    run.live_stats.update("local", used=0, waiting=0, decoding=6)
+    run.draining = True
+    live.started_at -= 12
+    live.tick(0, 4, "stop")
+    assert page.live()["where"] == "6 requests still running"
+    run.live_stats.end("local")
+    page.view.settled()
+    live.started_at -= 20  # the report takes so long
+    status = page.live()
+    assert (status["where"], status["decoding"]) == ("making the report", 0)
+    assert status["seconds"] == live.points[-1].at == pytest.approx(12, abs=1)
+
+
 def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     page, run = on
     run.store.result = ReportResult(

@@ -358,6 +358,13 @@ class Control:
         for note in self._workers.remarks():
             self.store.add_note(note)
 
+    def open_line(self) -> str:
+        """What a user who stops the run waits for; empty: for nothing."""
+        most_s = self.settings.stop_timeout_s
+        if not most_s:
+            return ""
+        return f"The run ends: it waits at most {most_s:g} s for open requests; press Ctrl-C again to cut them"
+
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
         self.shutdown.within(CUT_S)
@@ -370,6 +377,7 @@ class Control:
         """A process has ended what it had."""
         self._failed(worker, ended.failure)
         self._note_health(worker, ended.health)
+        self.live_stats.end(worker)
         self.store.turned_away += ended.turned_away
         known = self._workers.seen(worker)
         if known is None:  # it had been given up: the rest is accounted for

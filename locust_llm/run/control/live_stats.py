@@ -188,6 +188,8 @@ class LiveStats:
         self.parts = Parts(clock)
         self.activity = ""
         """Where a schedule of the users' own is, such as the probe's; empty without one."""
+        self.shown_client: Verdict | None = None
+        """The client verdict in the last progress line; None: there was none yet."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
@@ -231,6 +233,10 @@ class LiveStats:
             self._reads_at.popleft()
         if health is not None:
             self._client(worker).health = health
+
+    def end(self, worker: str) -> None:
+        """A process has ended all that it had; its last status was earlier."""
+        self._in_flight.pop(worker, None)
 
     def _client(self, worker: str) -> Client:
         if worker not in self._clients:

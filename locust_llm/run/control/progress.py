@@ -127,7 +127,8 @@ def _look(control: Control, out: TextIO, live: bool) -> None:
             if before not in ("", phase):
                 since = now
             if live or looks % PLAIN_EVERY == 0:
-                found = parts(control, now - since, control.live_stats.client())
+                verdict = control.live_stats.shown_client = control.live_stats.client()
+                found = parts(control, now - since, verdict)
                 line = fitted(found, width(out) - 1)  # in the last column it would begin the next line
                 out.write(CLEAR + line if live else f"{line}\n")
             out.flush()

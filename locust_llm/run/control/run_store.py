@@ -326,7 +326,7 @@ class RunStore:
             "arms": arms_of(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
-            "client_live": self.live_stats.client(),
+            "client_live": self.live_stats.shown_client or self.live_stats.client(),
             "gaps": tuple(self._missing),
             "stopped_early": self.stopped_early,
             "notes": (

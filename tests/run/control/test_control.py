@@ -54,6 +54,7 @@ from locust_llm.run.protocol import (
     Status,
     to_sender,
 )
+from locust_llm.slo.client_verdict import Verdict
 
 
 class Sent(NamedTuple):
@@ -445,6 +446,27 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     assert facts.stopping_at is not None
     control.drain()  # once is enough
     assert kinds_sent(runner) == []
+
+
+def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
+    line = begun(Master("a"), stop_timeout_s=12.5).open_line()
+    assert line == "The run ends: it waits at most 12.5 s for open requests; press Ctrl-C again to cut them"
+
+
+def test_what_has_ended_runs_nothing_whatever_its_last_status_was(begun: Any) -> None:
+    control = begun(Master("a"))
+    control.live_stats.update("a", used=1, waiting=2, decoding=3)
+    assert control.live_stats.inside == 6
+    control.on_ended("a", Ended())
+    assert control.live_stats.inside == 0
+
+
+def test_a_client_verdict_changes_from_the_one_that_was_shown_last(begun: Any) -> None:
+    """The last records, which come with the end, may have made another one since."""
+    control = begun(Master("a"))
+    assert control.facts().client_live is None
+    control.live_stats.shown_client = Verdict("INVALID", ("late",))
+    assert control.facts().client_live == Verdict("INVALID", ("late",))
 
 
 @pytest.mark.parametrize(("came", "journaled", "lost"), [

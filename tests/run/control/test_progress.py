@@ -178,6 +178,21 @@ def test_a_log_gets_a_line_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -
     assert first_parts(out.getvalue().splitlines()) == ["profiling 5 s", "profiling 10 s", "profiling 15 s"]
 
 
+def test_the_client_verdict_that_was_shown_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines come at 5 and 10 s; the verdict of the 12th second is in none."""
+    out, seen, looks = io.StringIO(), list[Any](), iter(range(1, 99))
+
+    def judged(watched: Any) -> None:
+        verdict = Verdict(DEGRADED if next(looks) <= 10 else "OK")
+        watched.live_stats.client = lambda: verdict
+        seen.append(watched.live_stats)
+
+    watch(monkeypatch, out, 12, judged)
+    assert out.getvalue().count("client DEGRADED") == 2
+    assert seen[-1].shown_client == Verdict(DEGRADED)
+    assert seen[-1].client() == Verdict("OK")
+
+
 def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     watch(monkeypatch, out, 3, nothing)
