@@ -126,6 +126,9 @@ def test_a_client_verdict_that_changed_is_said() -> None:
         for line in said(*spread(9), run=run)
     )
     assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))
+    two = {"TTFT error of sentinel streams, p99": DEGRADED, "gap error of sentinel streams, p99": DEGRADED}
+    found = " ".join(said(*spread(9), run=replace(run, client_live=Verdict(DEGRADED, ("late",), signals=two))))
+    assert "without TTFT error of sentinel streams (p99) and gap error of sentinel streams (p99)." in found
 
 
 def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:

@@ -53,6 +53,10 @@ def test_conditions_are_what_the_figures_rest_on() -> None:
     assert cells(text, "load") == ["load", "closed loop, 30 users, 1 process"]
     assert cells(text, "prefill limit") == ["prefill limit", "2, ramp from 1 over 30 s"]
     assert cells(text, "input length") == ["input length", "100.0 tokens on average, asked for 80.0 (+25.0%)"]
+    mixed = shown(answered(200, 300, asked_input_tokens=80), answered(200, 300, input_tokens=20))
+    assert cells(mixed, "input length")[1] == (
+        "60.0 tokens on average; 100.0 of the requests that asked for a length, 80.0 (+25.0%)"
+    )
     assert cells(text, "requests") == ["requests", "2: 1 succeeded, 1 failed (50.0%), 0 cut, 0 cancelled"]
     assert cells(text, "duration")[1].startswith("1.00 s")
 

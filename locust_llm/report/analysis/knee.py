@@ -343,7 +343,10 @@ def _answered(level: Level) -> str:
         if level.kept_up and (level.delivered or 0.0) < MIN_ANSWERED_SHARE
         else ""
     )
-    return f"{level.delivered or 0.0:.1%} of the due requests{chance}"
+    share = level.delivered or 0.0
+    if round(share, 3) > 1:
+        return f"more requests than were due ({share:.1%}), as some were due before the measured time"
+    return f"{share:.1%} of the due requests{chance}"
 
 
 def best_limit(axis: str, levels: Sequence[Level]) -> Knee:

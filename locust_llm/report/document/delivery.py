@@ -112,8 +112,11 @@ def completed(delivery: Delivery) -> str:
     said = f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
     if d.expected is None or d.due - d.expected < 0.5:
         return said
-    left = f"{brief(d.due - d.expected, digits=2)} of them so late that an idle server would not have answered by then"
-    return f"{said}, {left}" + (": too short a run for a share" if d.completed_share is None else " (not in the share)")
+    left = f"{d.due - d.expected:.1f} would be in flight if requests took as long as the first ones"
+    if d.completed_share is None:
+        return f"{said}. {left}: too short a run for a share"
+    rest = f"the share is of the other {d.expected:.1f}" if d.completed < d.expected else "no more are"
+    return f"{said}. {left}: {rest}"
 
 
 def _rates(d: Delivery) -> tuple[str, str]:

@@ -207,11 +207,17 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
         where = "in prefill" if run.settings.generates else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
-    length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
+    of_all = {row.label: row.avg for row in summary.rows}
+    length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation, of_all.get("Input Tokens per Request"))
     if probe is None:
         yield "input length", "by stage" if axis == INPUT else length
     if probe is None and run.settings.generates:
-        yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
+        yield (
+            "output length",
+            _length(
+                c.asked_output_tokens, c.output_tokens, c.output_deviation, of_all.get("Output Tokens per Request")
+            ),
+        )
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
     yield from _cached(summary, run)
@@ -366,8 +372,12 @@ def _requests(c: Conditions) -> str:
     return f"{c.requests}: {c.succeeded} succeeded, {c.failed} failed{rate}, {c.cut} cut, {c.cancelled} cancelled"
 
 
-def _length(asked: float | None, delivered: float | None, deviation: float | None) -> str:
+def _length(asked: float | None, delivered: float | None, deviation: float | None, of_all: float | None = None) -> str:
+    """``of_all``: the mean over all requests; the other figures are of those that ask for a length."""
     length = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
     if asked is None:
         return length
-    return f"{length}, asked for {asked:.1f}" + ("" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})")
+    by = "" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})"
+    if of_all is None or delivered is None or f"{of_all:.1f}" == f"{delivered:.1f}":
+        return f"{length}, asked for {asked:.1f}{by}"
+    return f"{of_all:.1f} tokens on average; {delivered:.1f} of the requests that asked for a length, {asked:.1f}{by}"

@@ -43,6 +43,8 @@ BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figur
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """What no error of the load generator can have turned (slo/doubt.py)."""
 MAX_KINDS: Final = 2
+MAX_RULE: Final = 60
+"""Characters of a rule that is undecided."""
 """Of failures, where all failed."""
 OF_TAGS: Final = {TTFT_FROM_DUE.tag: "TTFT from due", TTFT.tag: "TTFT", LATENCY.tag: "request latency"}
 MAX_NAMES: Final = 4
@@ -162,7 +164,7 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
         longer = [result.longer_s for result in undecided if steady and result.longer_s is not None]
         some = f" for {'one' if len(longer) == 1 else len(longer)} of them" if len(longer) < len(undecided) else ""
         advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
-        found.append(f"{_count(len(undecided))} undecided{advice}")
+        found.append(f"{_named(undecided, shown)} undecided{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found
@@ -170,6 +172,16 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
 
 def _count(rules: int, more: str = "") -> str:
     return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
+
+
+def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
+    """The first one by its text, but where its figure stands before, and how many there are besides."""
+    first = next((result for result in undecided if result is not shown), None)
+    if first is None or shown in undecided:
+        return _count(len(undecided))
+    others = len(undecided) - 1
+    more = f" and {_count(others, ' more')}" if others else ""
+    return f"{cut(first.rule, MAX_RULE)}{more}"
 
 
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
@@ -191,12 +203,12 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
-    lands_on = "failure" if result.worst is None else "cut request"
-    beyond = f"beyond all limits, as it lands on a {lands_on}"
-    infinite = math.isinf(result.observed or 0)
-    figure = beyond if infinite else _value(rule, result)
-    what += "" if infinite or rule.percentile is None else _beside_answers(rule, conditions)
-    return f"{what} is {figure}, {side} {_written(rule, rule.number)}"
+    if math.isinf(result.observed or 0):
+        lands_on = "failed" if result.worst is None else "cut"
+        counts = "" if side == "limit" else "which counts as "
+        return f"{what} falls on a {lands_on} request, {counts}{side} {_written(rule, rule.number)}"
+    what += "" if rule.percentile is None else _beside_answers(rule, conditions)
+    return f"{what} is {_value(rule, result)}, {side} {_written(rule, rule.number)}"
 
 
 def _beside_answers(rule: Rule, conditions: Conditions) -> str:

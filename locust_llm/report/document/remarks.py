@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.record import NOT_STREAMED
@@ -461,8 +461,13 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
     ):
         return
     more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
-    why = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)
+    why = [f"with {_in_words(more)}"] * bool(more) + [f"without {_in_words(less)}"] * bool(less)
     yield f"{CHANGED} {live.level} while the run was on, {end.level} in the end{', ' * bool(why)}{', and '.join(why)}."
+
+
+def _in_words(signals: Sequence[str]) -> str:
+    """``TTFT error of sentinel streams (p99) and read lag (p99)``: their names have commas of their own."""
+    return " and ".join(signal.replace(", p99", " (p99)") for signal in signals)
 
 
 def _requests(count: int) -> str:

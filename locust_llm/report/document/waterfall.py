@@ -99,7 +99,7 @@ def time_in_server(found: Waterfall) -> str:
         return (
             f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms ({server.engine}): of "
             f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, {_time(server.prefill_ms)} "
-            f"prefill{rest}, means of {many(server.count, 'request')}.{others}"
+            f"prefill{rest}, means of {_counted(server.count, found)}.{others}"
         )
     where = "in the server and on the way through the proxy" if unknown_way(found) else "in the server"
     known = "The metrics page does not split it: tracing" if found.own_means else "A metrics page or tracing"
@@ -118,12 +118,20 @@ def _own(own: OwnMeans, found: Waterfall) -> Iterator[Block]:
     count = max(mean.count for mean in own.means)
     server = f"{own.engine}, {own.source}" if own.source else own.engine
     head = (
-        f"Mean of {many(count, 'request')} by the server's histograms ({server})", "server (ms)", "here (ms)",
+        f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)", "here (ms)",
         "difference (ms)", "from",
     )  # fmt: skip
     yield Table(head, tuple(map(_beside, own.means)), numbers=False)
     if count < found.requests / MORE:
         yield Text("The server counts a request when it ends: these are the first ones of many.")
+    elif count < found.requests:
+        yield Text("The other requests ended before the first reading of its metrics, or after the last.")
+
+
+def _counted(count: int, found: Waterfall) -> str:
+    """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's readings."""
+    missed = f" of {found.requests}" if count < found.requests else ""
+    return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
 def _beside(mean: OwnMean) -> tuple[str, ...]:

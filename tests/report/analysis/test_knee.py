@@ -213,6 +213,8 @@ def test_the_rate_that_the_server_keeps_up_with() -> None:
         "chance; at 8 94.0% of the due requests."
     )
     assert knee("saturation", RATE, stages[0]).high is None
+    more = knee("saturation", RATE, a_level(2, delivered=1.03, kept_up=True))
+    assert "it answered more requests than were due (103.0%), as some were due before the measured time; " in more.text
     assert "no higher stage was run" in knee("saturation", RATE, stages[0]).text
     none = knee("saturation", RATE, *stages[2:])
     assert (none.value, none.high) == (None, 8)

@@ -110,6 +110,10 @@ def with_(found: Waterfall, history: History) -> Waterfall:
     return made
 
 
+def tables_of(made: Waterfall) -> list[Table]:
+    return [block for block in where_the_time_went(made) if isinstance(block, Table)]
+
+
 def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests() -> None:
     """The difference is in ms: of a queue of nothing no percentage means anything."""
     history = history_of(queue=0.04, prefill=0.1, decode=2.0, inference=2.1, ttft=0.15)
@@ -127,6 +131,9 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
     )  # fmt: skip
     few = with_(replace(SLOW, means_ms=MEANS, requests=60), history)
     assert any("first ones of many" in text for text in texts(few))
+    one_less = with_(replace(SLOW, means_ms=MEANS, requests=51), history)
+    assert any("Mean of 50 of 51 requests by" in block.head[0] for block in tables_of(one_less))
+    assert any("before the first reading of its metrics" in text for text in texts(one_less))
     assert "Queue or prefill?" not in str([texts(made), in_brief(made)])  # the parts have it
     assert with_histograms(SLOW, History(), a_run()) == SLOW
 

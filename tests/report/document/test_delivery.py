@@ -1,0 +1,45 @@
+"""What of an open loop was completed, in sentences whose figures add up."""
+
+import pytest
+
+from locust_llm.report.document.delivery import completed
+from locust_llm.report.results.load import Delivery
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected", "share", "said"),
+    [
+        (
+            66, 136.4, 66 / 136.4,
+            "48.4%: 3.30/s by the stop, 66 of 158 that were due. 21.6 would be in flight if requests took as long as the "
+            "first ones: the share is of the other 136.4",
+        ),
+        (
+            140, 136.4, 1.0,
+            "100.0%: 7.00/s by the stop, 140 of 158 that were due. 21.6 would be in flight if requests took as long as the "
+            "first ones: no more are",
+        ),
+        (
+            20, 60.0, None,
+            "1.00/s by the stop, 20 of 158 that were due. 98.0 would be in flight if requests took as long as the first "
+            "ones: too short a run for a share",
+        ),
+        (158, 158.0, 1.0, "100.0%: 7.90/s by the stop, 158 of 158 that were due"),
+    ],
+)  # fmt: skip
+def test_what_was_completed(answered: int, expected: float, share: float | None, said: str) -> None:
+    delivery = Delivery(
+        duration_s=20.0,
+        due=158,
+        sent=158,
+        completed=answered,
+        never_started=0,
+        offered_per_s=7.9,
+        sent_per_s=7.9,
+        completed_per_s=answered / 20,
+        share=1.0,
+        users=100,
+        expected=expected,
+        completed_share=share,
+    )
+    assert completed(delivery) == said
