@@ -127,7 +127,8 @@ def test_a_client_verdict_that_changed_is_said() -> None:
     )
     assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))
     two = {"TTFT error of sentinel streams, p99": DEGRADED, "gap error of sentinel streams, p99": DEGRADED}
-    found = " ".join(said(*spread(9), run=replace(run, client_live=Verdict(DEGRADED, ("late",), signals=two))))
+    lines = said(*spread(9), run=replace(run, client_live=Verdict(DEGRADED, ("late",), signals=two)))
+    found = " ".join(" ".join(lines).split())
     assert "without TTFT error of sentinel streams (p99) and gap error of sentinel streams (p99)." in found
 
 
