@@ -10,6 +10,7 @@ from locust_llm.core.machine import Commit
 from locust_llm.core.options.labels import labels
 from locust_llm.core.run import Unix
 from locust_llm.core.storage import RUN, decoded
+from locust_llm.core.text import many
 from locust_llm.results.figures import Figures
 from locust_llm.results.formats.known import IN_FOLDERS, UnknownFormat, read
 
@@ -19,6 +20,7 @@ from .key_figures import KEY_FIGURES
 
 INVALID: Final = "INVALID"
 NOT_ENDED: Final = "it did not end"
+SEE_REPORT: Final = "its report has the figures of each"
 MAX_TEXT: Final = 300
 MAX_FIGURE: Final = 1e12
 """Seconds, or a second: no run has one beyond it."""
@@ -73,6 +75,7 @@ class _Run(msgspec.Struct):
     started_at: Unix
     settings: dict[str, Any] = {}
     stopping_at: float | None = None
+    stages: list[Any] = []
     simulated: bool = False
     imported: str = ""
     model: str = ""
@@ -154,6 +157,8 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         known = labels(run.settings.get("label") or ())
     except (TypeError, ValueError, AttributeError) as error:
         known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
+    if several := _several_loads(run):
+        load, note = None, "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
     left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
     return Entry(
         folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
@@ -162,8 +167,17 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         machine=made_by[:MAX_TEXT], workload=workload.hash,
         conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT], branch=commit.branch[:MAX_TEXT],
         dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT], client=client[:MAX_TEXT],
-        left_out=left_out, note=note, figures={} if load is None else _figures(load), plus_minus=_plus_minus(facts),
+        left_out=left_out, note=note, figures={} if load is None else _figures(load),
+        plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
+
+
+def _several_loads(run: _Run) -> str:
+    """What a run measured one by one, in words: figures of all of it together are those of no server and no load."""
+    asked = run.settings
+    if asked.get("candidate") or asked.get("candidate_set") or asked.get("aa") or asked.get("isolate"):
+        return "two arms"
+    return many(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
 
 
 def _figures(load: Figures) -> dict[str, float]:

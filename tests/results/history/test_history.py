@@ -54,6 +54,19 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert other.workload != ours.workload
 
 
+def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
+    """Of two servers, or of loads of 1 and of 16 users, no server gave the mean."""
+    stages = [{"number": 1}, {"number": 2}]
+    run_folder(tmp_path / "ab", START, 1.0, {"candidate": "http://other:8000"})
+    run_folder(tmp_path / "sweep", START + 1, 1.0, {"sweep": "concurrency=1..2"}, stages=stages)
+    run_folder(tmp_path / "one", START + 2, 1.0, {"sweep": "concurrency=1..2"}, stages=stages[:1])
+    ab, sweep, one = runs_in(tmp_path).entries
+    assert (ab.figures, ab.plus_minus, ab.note) == ({}, {}, "two arms: its report has the figures of each")
+    assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the figures of each")
+    assert one.figures
+    assert one.note == ""
+
+
 def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", START, 1.0, {"users": 4}, imported="AIPerf 0.13.0", versions={"AIPerf": "0.13.0"})
     run_folder(tmp_path / "b", START + 1, 1.0, {"users": 4}, imported="guidellm", versions={})
