@@ -13,6 +13,7 @@ from locust_llm.report.document.figures import NOTHING
 from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
 from locust_llm.report.plus_minus import certified
+from locust_llm.report.results.validity import Check, Validity
 from locust_llm.report.text import console
 from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, Verdict
 
@@ -115,6 +116,14 @@ def test_where_records_are_missing_the_status_is_of_that_and_of_no_undecided_rul
         assert text.startswith("INCOMPLETE") != of_the_rule
     none = "\n".join(said(failed("reset"), run=whole))
     assert "with status" not in none
+
+
+@pytest.mark.parametrize(("met", "with_status_0"), [(True, True), (False, False)])
+def test_a_run_that_published_rules_fail_does_not_end_with_status_0(met: bool, with_status_0: bool) -> None:
+    run = a_run(slo=("ttft p99 < 300ms",), inconclusive="pass", published_rules="fail")
+    found = Validity(rules="a draft", curve=False, checks=(Check(rule="duration", met=met, text="300 s"),))
+    summary = replace(summarise(collect(spread(199)), run), validity=found)
+    assert ("ends with status 0" in ending(summary, run, "reports/by-hand", 120)) == with_status_0
 
 
 def test_a_client_verdict_that_changed_is_said() -> None:

@@ -14,6 +14,7 @@ from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.prefix_cache import cache_remarks
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
+from locust_llm.slo import published
 from locust_llm.slo.client_verdict import BLOCKS_ADVICE, FULL_CORE, IDLE_ADVICE, INVALID, OK, advice_for
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
@@ -203,7 +204,8 @@ def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
     s, c = run.settings, summary.conditions
     whole = (c.succeeded or c.cancelled) and not incomplete(summary, run)
-    if summary.slo_status == INCONCLUSIVE and whole:  # else the status is about what is missing
+    invalid = s.published_rules == published.FAILS and summary.validity is not None and not summary.validity.valid
+    if summary.slo_status == INCONCLUSIVE and whole and not invalid:  # else the status is about something else
         yield {
             WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
             PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",
