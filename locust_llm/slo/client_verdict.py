@@ -26,6 +26,8 @@ LOOP_LAG: Final = "event loop lag p99"
 TTFT_OFF: Final = "TTFT error of sentinel streams, p99"
 GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
+FEW: Final = 100
+"""Fewer requests have a p99 that is between the slowest two of them."""
 CPU_WAIT: Final = "time without a free core"
 """Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
 BUSY_CORE: Final = 0.7
@@ -91,6 +93,8 @@ class Signal(msgspec.Struct, frozen=True):
     """It is a cause of the others: named with them, even if its own level is better."""
     decides: bool = True
     """It lowers the verdict by itself."""
+    requests: int | None = None
+    """Of a p99: of so many requests; None: of something else."""
 
     @property
     def level(self) -> str:
@@ -99,7 +103,9 @@ class Signal(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         limit = self.invalid if self.level == INVALID else self.degraded
         value, most = _apart(self.value, limit)
-        return f"{self.what} {value}{self.unit} (limit {most}{self.unit})"
+        few = self.requests is not None and self.requests < FEW
+        note = f"; of {self.requests} requests, so one slow request may make it" if few else ""
+        return f"{self.what} {value}{self.unit} (limit {most}{self.unit}{note})"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -119,15 +125,15 @@ def signals(e: Evidence) -> Iterator[Signal]:
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
         yield Signal(
             TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
-            max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1),
+            max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1), requests=e.requests,
         )  # fmt: skip
     if e.merged_share is not None:
         yield Signal(MERGED, e.merged_share * 100, "%", 5.0, 25.0)
     if e.read_lag_p99_ms is not None:
         # stamps are the kernel's, but a slot of the gate was returned that much too late
-        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", 250.0, never)
+        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", 250.0, never, requests=e.requests)
     if e.send_lag_p99_ms is not None:
-        yield Signal(SEND_LAG, e.send_lag_p99_ms, " ms", 5.0, 100.0)
+        yield Signal(SEND_LAG, e.send_lag_p99_ms, " ms", 5.0, 100.0, requests=e.requests)
     if e.loop_lag_p99_ms is not None:
         yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", 250.0, never)
     if e.cpu_share is not None:

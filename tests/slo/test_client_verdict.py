@@ -136,6 +136,15 @@ def test_how_far_sentinel_streams_may_be_off(off: dict[str, Any], level: str) ->
     assert verdict.level == level
 
 
+@pytest.mark.parametrize(("requests", "note"), [(38, "; of 38 requests, so one slow request may make it"), (100, "")])
+def test_a_p99_of_few_requests_is_called_that(requests: int, note: str) -> None:
+    verdict = judge([Evidence(worker="local", requests=requests, send_lag_p99_ms=195.0, merged_share=0.3)])
+    assert verdict is not None
+    assert verdict.reasons == (
+        "merged chunks 30.0% (limit 25.0%)", f"send after admission p99 195 ms (limit 100 ms{note})",
+    )  # fmt: skip
+
+
 def test_nothing_to_judge_by() -> None:
     assert judge([]) is None
     assert judge([Evidence(worker="local", requests=0)]) is None
