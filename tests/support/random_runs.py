@@ -552,7 +552,7 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
     """Against the difference of the server's counters, and never beside parts that single requests tell."""
     answers = {
         where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token ([\d.,]+ m?s) are queue, "
-                          r"([\d.,]+ m?s) prefill.*?means of (\d+) request", " ".join(said.split()))
+                          r"([\d.,]+ m?s) prefill.*?means of (\d+)(?: of \d+)? request", " ".join(said.split()))
         for where, said in report.texts.items()
     }  # fmt: skip
     each = {answer for found in answers.values() for answer in found}
@@ -673,7 +673,8 @@ def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
         value = number_of(observed)
         if limit is None or value is None or "to" in observed or observed.startswith("\N{GREATER-THAN OR EQUAL TO}"):
             continue
-        within = value < float(limit[2]) if limit[1] == "<" else value > float(limit[2])
+        most = float(limit[2]) * (1000 if limit[3] == "s" and observed.endswith("ms") else 1)  # shorter than a second
+        within = value < most if limit[1] == "<" else value > most
         if not observed.endswith(limit[3]):
             yield f"{rule}: observed {observed}, in another unit"
         elif (result == "PASS" and not within) or (result == "FAIL" and within):
