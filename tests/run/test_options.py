@@ -1,6 +1,5 @@
 """The command line: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
 
-import gc
 import os
 import sys
 from argparse import Namespace
@@ -347,9 +346,14 @@ def test_a_key_that_no_header_can_carry(
     assert refused_before_load(capsys) == line
 
 
-def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = "--host is missing: the server's address, such as --host localhost:8000"
-    gc.collect()  # users' classes of other tests, which have one
+
+    class WithoutHost:
+        """In the place of Locust's users and ours: those of other tests have a host."""
+
+    monkeypatch.setattr(plugin, "LLMUser", WithoutHost)
+    monkeypatch.setattr(plugin, "User", WithoutHost)
     assert refused_before_load(capsys, "--host", "") == expected
     plugin._before_load(parse("--host", "", headless=False))  # it may come from the web form
 
