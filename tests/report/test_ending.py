@@ -215,6 +215,15 @@ def test_several_names_have_a_row_each() -> None:
     assert lines[begin + 2].split()[:5] == ["rag", "3", "0", "900.0", "900.0*"]
 
 
+def test_a_metric_that_no_row_has_is_no_column() -> None:
+    """Answers of one chunk have no ITL."""
+    records = [answered(50, sent_at=10.0 + i, name=name) for i in range(6) for name in ("chat", "rag")]
+    lines = said(*records, run=a_run(), width=120)
+    begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
+    assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95"]
+    assert lines[begin + 1].split() == ["chat", "6", "0", "50.00", "50.00*"]
+
+
 def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
     """Six names, and a line about the load generator that is long."""
     records = [answered(50, 60, sent_at=10.0 + i, name=f"name {i % 6}", merged=((0, 0), (1, 0))) for i in range(60)]
