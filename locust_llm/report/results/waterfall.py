@@ -54,7 +54,9 @@ NAMES: Final = {
     DELIVERY: "delivery of the tokens",
 }
 """Of the parts, in the order in which they come."""
-ELSEWHERE: Final = "elsewhere in the server"
+BESIDE_PREFILL: Final = "the server's queue and front end"
+BESIDE_QUEUE: Final = "prefill and the server's front end"
+NOT_REPORTED: Final = "in the server, not reported"
 ROUND_TRIP: Final = "network (round trip)"
 """What SERVER and NETWORK are called where the server reports a part of its time, or less than both of queue and prefill."""
 
@@ -68,7 +70,8 @@ def name_of(part: str, others: Collection[str]) -> str:
     """``others``: all parts that are shown together."""
     reported = {QUEUE, PREFILL}.intersection(others)
     if part == SERVER and reported:
-        return ELSEWHERE
+        rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}
+        return rest.get(frozenset(reported), NOT_REPORTED)
     return ROUND_TRIP if part == NETWORK and len(reported) < 2 else NAMES[part]
 
 

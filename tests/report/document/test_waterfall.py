@@ -66,7 +66,11 @@ def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
     assert "3 s in the server, 300 ms the gate." in texts(UNKNOWN)[0]
     assert "queue" not in str(texts(UNKNOWN))
     only_prefill = found(("prefill", 75, "reported"), ("server", 25, "measured less reported"))
-    assert in_brief(only_prefill) == "TTFT from Due p99: 75% prefill, 25% elsewhere in the server."
+    assert in_brief(only_prefill) == "TTFT from Due p99: 75% prefill, 25% the server's queue and front end."
+    only_queue = found(("queue", 75, "reported"), ("server", 25, "measured less reported"))
+    assert in_brief(only_queue) == "TTFT from Due p99: 75% the server's queue, 25% prefill and the server's front end."
+    some = found(("queue", 40, "reported"), ("prefill", 35, "reported"), ("server", 25, "measured"))
+    assert in_brief(some).endswith("35% prefill, 25% in the server, not reported.")
 
 
 def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
