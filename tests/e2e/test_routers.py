@@ -45,8 +45,8 @@ def test_of_two_addresses_each_session_stays_with_one(tmp_path: Path) -> None:
         for server in servers:
             mine = {record.id for record in got if record.backend == server.url}
             assert mine == {row["id"] for row in server.rows()}
-        # a connection of each user to each address, the questions before the load, the pages of metrics
-        assert sum(server.truth()["connections"] for server in servers) <= 3 * 2 + 2 * 4
+        # a connection of each user to each address, the questions before the load, the pages of metrics, their last reading
+        assert sum(server.truth()["connections"] for server in servers) <= 3 * 2 + 2 * 5
         assert all(record.cached_tokens for record in got if record.turn)
     text = (tmp_path / "r" / "summary.md").read_text().replace("`", "")  # an address is code: no link
     assert f"{a}, {b}" in text
