@@ -82,7 +82,7 @@ def decoded_text(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
-        raise ValueError(f"is no UTF-8 text (byte {wrong.start})") from None
+        raise ValueError(f"is not UTF-8 text (byte {wrong.start})") from None
 
 
 def fault_of(error: Exception) -> str:

@@ -41,7 +41,7 @@ def extra_inputs(text: str) -> dict[str, Any]:
         try:
             pairs = list(msgspec.json.decode(text, type=dict[str, Any]).items())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"--extra-inputs begins as JSON and is none: {fault_of(error)}") from None
+            raise ValueError(f"--extra-inputs begins as JSON, but is not valid JSON: {fault_of(error)}") from None
     else:
         pairs = list(_pairs(text))
     if not pairs:
@@ -76,7 +76,7 @@ def _value(text: str, at: int) -> tuple[Any, int]:
             return msgspec.json.decode(text[at:end]), end
         except (JSONDecodeError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(
-                f"--extra-inputs: {text[at:][:80]!r} begins as JSON and is none: {fault_of(error)}"
+                f"--extra-inputs: {text[at:][:80]!r} begins as JSON, but is not valid JSON: {fault_of(error)}"
             ) from None
     word = _WORD.match(text, at)
     if word is None:

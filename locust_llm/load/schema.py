@@ -134,7 +134,7 @@ def tools_of(path: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--tools {path}: is no JSON: {fault_of(error)}") from None
+        raise ValueError(f"--tools {path}: is not valid JSON: {fault_of(error)}") from None
     if not isinstance(found, list) or not found:
         raise ValueError(
             f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", "function": ...}}]'

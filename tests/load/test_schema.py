@@ -122,7 +122,7 @@ def test_a_file_of_tools(tmp_path: Path) -> None:
     file.write_text('[{"name": "f"}]')
     assert tools_of(str(file)) == [{"name": "f"}]
     for text, why in (
-        ("{", "is no JSON"), ("[]", "must be a JSON list of tools"), ("{}", "must be a JSON list of tools"),
+        ("{", "is not valid JSON"), ("[]", "must be a JSON list of tools"), ("{}", "must be a JSON list of tools"),
         ("[1]", r"\[0\] must be an object"),
     ):  # fmt: skip
         file.write_text(text)

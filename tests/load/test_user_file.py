@@ -35,7 +35,7 @@ def test_another_encoding_is_named(file: Path, text: str, encoding: str) -> None
 
 def test_so_is_the_place_of_what_is_no_text(file: Path) -> None:
     file.write_bytes(b"sk-\xff")
-    with pytest.raises(OSError, match=r"is no UTF-8 text \(byte 3\)"):
+    with pytest.raises(OSError, match=r"is not UTF-8 text \(byte 3\)"):
         small_text(str(file))
 
 
