@@ -12,7 +12,6 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
-from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from locust_llm.core.server_times import (
     HEADER_NAMES,
@@ -23,6 +22,7 @@ from locust_llm.core.server_times import (
     of_metrics,
     of_timings,
 )
+from locust_llm.core.settings import MAX_RESPONSE_BYTES
 from locust_llm.protocols.answer import Completion, error_line, plain_json, status_message
 from locust_llm.protocols.known import PROTOCOLS
 

@@ -7,9 +7,9 @@ import pytest
 from support import unpatched_locust  # noqa: F401  the locustfile imports Locust
 
 from locust_llm.client.response import Response
-from locust_llm.core.options.fields import Fields
 from locust_llm.core.options.option import options_of
 from locust_llm.core.record import OK
+from locust_llm.core.settings import Settings
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
 LOCUSTFILE = Path(__file__).parents[2] / "locustfiles" / "llamacpp.py"
@@ -21,7 +21,7 @@ EVENTS = (  # of llama.cpp, shortened
 
 
 def test_ours_are_those_that_the_option_names() -> None:
-    option = next(option for option in options_of(Fields) if option.field == "endpoint_type")
+    option = next(option for option in options_of(Settings) if option.field == "endpoint_type")
     assert option.choices == tuple(PROTOCOLS)
     assert len({protocol.path for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
 
