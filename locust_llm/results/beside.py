@@ -107,6 +107,7 @@ def table(files: Sequence[tuple[Path, Figures]]) -> Table:
         ]
         measures.append([name, *cells])
     doubts, held = audited([*zip(names, columns, strict=True)])
+    cut = {f"{path.name} ends in the middle of {one.cut}, which was not read.": None for path, one in files if one.cut}
     return Table(
         names=names,
         conditions=said(conditions),
@@ -116,7 +117,7 @@ def table(files: Sequence[tuple[Path, Figures]]) -> Table:
             for name, why in zip(names, whys, strict=True)
             if why
         ],
-        notes=[] if all(whys[1:]) else [NO_INTERVALS],
+        notes=[*map(clean, cut), *([] if all(whys[1:]) else [NO_INTERVALS])],
         doubts=doubts,
         held=held,
     )

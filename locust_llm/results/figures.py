@@ -29,6 +29,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     label: str = ""
     """Which of several loads of a file."""
+    cut: str = ""
+    """Which later result of the file was cut off, and not read; empty: none."""
     model: str = ""
     started_at: float | None = None
     """Unix seconds."""

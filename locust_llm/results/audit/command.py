@@ -43,6 +43,9 @@ def run(words: list[str]) -> int:
             print(f"locust-llm: error: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
             unread += 1
             continue
+        if cut := loads[-1].cut:
+            print(f"locust-llm: {path} ends in the middle of {cut}, which was not read", file=sys.stderr)
+            statuses.append(ExitStatus.INCOMPLETE)
         for figures in loads:
             found = audit(figures)
             statuses.append(_status(found, options.strict))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from locust_llm.results.figures import Figures
 
 from . import aiperf, evalscope, genai_bench, guidellm, inference_perf, table, vllm_bench
-from .contents import contents, decode_documents, decode_json
+from .contents import contents, decode_documents, decode_json, results_of
 
 READERS: Final[tuple[ModuleType, ...]] = (aiperf, evalscope, genai_bench, guidellm, inference_perf, vllm_bench)
 IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
@@ -46,16 +46,23 @@ def read(path: Path) -> list[Figures]:
         if found:
             return found
         raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
-    if path.name == evalscope.SUMMARY and isinstance(documents[0], dict):
+    if path.name == evalscope.SUMMARY and isinstance(documents.found[0], dict):
         with suppress(OSError, ValueError):
-            documents[0][evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
-    if len(documents) == 1:
-        return _loads(documents[0])
-    return [
-        replace(load, label=" ".join(filter(None, (f"result {place}", load.label))))
-        for place, document in enumerate(documents, 1)
-        for load in _loads(document)
-    ]
+            documents.found[0][evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
+    results = documents.found if len(documents.found) > 1 else results_of(documents.found[0])
+    if len(results) == 1 and not documents.cut:
+        return _loads(results[0])
+    return [load for place, result in enumerate(results, 1) for load in _of_several(result, place, documents.cut)]
+
+
+def _of_several(result: object, place: int, cut: str) -> list[Figures]:
+    """The loads of one of the results of a file. Raises UnknownFormat."""
+    try:
+        loads = _loads(result)
+    except UnknownFormat as error:
+        raise UnknownFormat(f"result {place}: {error}") from None
+    label = f"result {place}"
+    return [replace(load, label=" ".join(filter(None, (label, load.label))), cut=cut) for load in loads]
 
 
 def _loads(document: object) -> list[Figures]:

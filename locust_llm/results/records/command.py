@@ -107,6 +107,8 @@ def _notes(found: Imported, source: Path, lost: int) -> list[str]:
         notes.append(f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count.")
     if lost:
         notes.append(f"The file counts {many(found.asked or 0, 'request')} and has {len(found.records)} of them.")
+    if found.cut:
+        notes.append(f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read.")
     if found.unread:
         shown = "; ".join(found.unread[:MAX_UNREAD]) + ("; ..." if len(found.unread) > MAX_UNREAD else "")
         notes.append(f"WARNING: {many(len(found.unread), 'request')} of the file could not be read ({shown}).")

@@ -43,6 +43,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """How its arrivals are distributed; empty: unknown."""
     asked: int | None = None
     """Requests that the result counts; None: it does not say."""
+    cut: str = ""
+    """Which later result of the file was cut off, and not read; empty: none."""
     unread: tuple[str, ...] = ()
     """Why requests of the file are no records, each a few words."""
     lacks: tuple[str, ...] = ()

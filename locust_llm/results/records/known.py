@@ -4,8 +4,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from locust_llm.results.formats import known as figures
-from locust_llm.results.formats.contents import contents, decode_documents
+from locust_llm.results.formats.contents import Documents, contents, decode_documents, results_of
 from locust_llm.results.formats.fields import at
 
 from . import aiperf, evalscope, guidellm, inference_perf, vllm_bench
@@ -29,10 +31,20 @@ def read(path: Path) -> list[Imported]:
     raw = contents(path)
     if aiperf.is_one(raw):
         return _used([aiperf.read(raw, path)])
-    documents: list[object] = [None]
+    documents = Documents([None])
     with suppress(ValueError):
         documents = decode_documents(raw)
-    return [load for document in documents for load in _loads(document, path)]
+    loads = [load for result in _results(documents) for load in _loads(result, path)]
+    if documents.cut and inference_perf.is_one(documents.found[0]):  # its entries are requests
+        return [replace(load, unread=(*load.unread, f"{documents.cut}: cut off")) for load in loads]
+    return [replace(load, cut=documents.cut) for load in loads]
+
+
+def _results(documents: Documents) -> list[object]:
+    """Each result of a file: a list is one of inference-perf, or holds several."""
+    alone = documents.found[0]
+    several = len(documents.found) > 1 or inference_perf.is_one(alone)
+    return documents.found if several else results_of(alone)
 
 
 def _loads(document: object, path: Path) -> list[Imported]:
