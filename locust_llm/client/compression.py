@@ -9,11 +9,21 @@ from typing import Any, Final
 brotli: Any = None
 with suppress(ImportError):  # geventhttpclient needs it too
     brotli = import_module("brotli")
+zstd: Any = None
+for _name in ("compression.zstd", "backports.zstd"):  # Python has it from 3.14 on
+    with suppress(ImportError):
+        zstd = import_module(_name)
+        break
+zstandard: Any = None
+with suppress(ImportError):
+    zstandard = import_module("zstandard")
 
 NAMES: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "compress", "x-compress", "zstd"})
 """Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from compressing."""
 MOST: Final = 3
 """Codings one over the other."""
+WINDOW_LOG: Final = 23
+"""Of zstd: RFC 9659 allows a window of 8 MiB, so no body takes more memory."""
 
 
 def codings(header: str) -> tuple[str, ...]:
@@ -54,9 +64,22 @@ def _unbrotlied(data: bytes, most: int) -> bytes:
     return found[:most]
 
 
+def _unpacked(data: bytes, most: int) -> bytes:
+    """By what Python has, or what is installed. Raises where there is neither, as the other decoders do for what they cannot
+    read."""
+    if zstd is not None:
+        found: bytes = zstd.ZstdDecompressor(
+            options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
+        ).decompress(data, most)
+        return found
+    read: bytes = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).stream_reader(data).read(most)
+    return read
+
+
 DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "gzip": _unzipped,
     "x-gzip": _unzipped,
     "deflate": _inflated,
     "br": _unbrotlied,
+    "zstd": _unpacked,
 }

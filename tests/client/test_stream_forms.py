@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
+from locust_llm.client import compression
 from locust_llm.client.compression import codings, decompressed
 from locust_llm.client.response import MAX_ERROR_BYTES, Response
 from locust_llm.core.record import OK
@@ -128,12 +129,55 @@ def test_codings_one_over_the_other_and_what_is_no_such_coding() -> None:
     data = b"boom" * 10
     assert decompressed(raw_deflate(data), ("deflate",), 1000) == data
     assert decompressed(brotli.compress(gzip.compress(data)), ("gzip", "br"), 1000) == data
-    for applied in (("gzip",), ("br",), ("deflate",), ("zstd",), ("gzip",) * 4):
+    for applied in (("gzip",), ("br",), ("deflate",), ("zstd",), ("compress",), ("gzip",) * 4):
         assert decompressed(b"\x00not compressed", applied, 1000) is None
     top = head(502, "text/plain", Content_Encoding="gzip", Connection="close")
     assert outcome(top, b"not compressed") == ("http_status", "HTTP 502: not compressed")
     top = head(502, "text/plain", Content_Encoding="zstd", Connection="close")
     assert outcome(top, b"\x28\xb5\x2f\xfd") == ("http_status", "HTTP 502: (compressed: zstd)")
+
+
+def zstd_frame(data: bytes) -> bytes:
+    """One block as it is, without a checksum (RFC 8878, section 3.1.1)."""
+    block = (len(data) << 3 | 1).to_bytes(3, "little")  # the last one, raw
+    return b"\x28\xb5\x2f\xfd" + b"\x20" + bytes([len(data)]) + block + data
+
+
+class Zstd:
+    """What Python 3.14 has, as far as it is used here: it reads the one block of ``zstd_frame``."""
+
+    class DecompressionParameter:
+        window_log_max = "window"
+
+    class ZstdDecompressor:
+        def __init__(self, options: dict[str, int]) -> None:
+            assert options == {"window": 23}
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            assert zstd_frame(data[9:]) == data
+            return data[9 : 9 + most]
+
+
+def test_zstd_is_read_where_something_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = zstd_frame(json.dumps(ERROR).encode())
+    top = head(500, "application/json", Content_Encoding="zstd", Content_Length=str(len(body)))
+    monkeypatch.setattr(compression, "zstd", Zstd)
+    assert outcome(top, body) == ("http_status", "HTTP 500: boom")
+    monkeypatch.setattr(compression, "zstd", None)
+    monkeypatch.setattr(compression, "zstandard", None)
+    assert outcome(top, body) == ("http_status", "HTTP 500: (compressed: zstd)")
+
+
+@pytest.mark.parametrize("name", ["compression.zstd", "backports.zstd", "zstandard"])
+def test_zstd_by_a_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip(name)
+    monkeypatch.setattr(compression, "zstd", None if name == "zstandard" else package)
+    monkeypatch.setattr(compression, "zstandard", package if name == "zstandard" else None)
+    data = json.dumps(ERROR).encode()
+    assert decompressed(zstd_frame(data), ("zstd",), 1000) == data
+    assert decompressed(zstd_frame(data), ("zstd",), 10) == data[:10]
+    assert decompressed(package.compress(bytes(64 << 20)), ("zstd",), MAX_ERROR_BYTES) == bytes(MAX_ERROR_BYTES)
+    assert decompressed(b"\x00not compressed", ("zstd",), 1000) is None
 
 
 @pytest.mark.parametrize("coding", CODERS)
