@@ -214,10 +214,12 @@ class History:
     def between(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
         """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from which its counters
         grow."""
-        samples = [sample for sample in self.by_name[name] if not sample.failure]
-        inside = [sample for sample in samples if began_at <= sample.at <= ended_at]
-        before = [sample for sample in samples if sample.at < began_at]
-        return [*before[-1:], *inside]
+        before = [sample for sample in self.by_name[name] if not sample.failure and sample.at < began_at]
+        return [*before[-1:], *self.inside(name, began_at, ended_at)]
+
+    def inside(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+        """Those of a stretch of time (Unix seconds) that did not fail: what their counters grow by is of this time alone."""
+        return [sample for sample in self.by_name[name] if not sample.failure and began_at <= sample.at <= ended_at]
 
 
 class EngineSummary(msgspec.Struct, frozen=True):
@@ -230,15 +232,12 @@ class EngineSummary(msgspec.Struct, frozen=True):
     kv_used: tuple[float, float] | None
     """(mean, maximum) of these three."""
     preemptions: int | None
-    cache_share: float | None
-    """Tokens found in the prefix cache, of those looked for."""
 
 
 def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
     """The first sample is only the base of the counters. None of no samples."""
     if not samples:
         return None
-    queries, hits = grown(samples, "cache_queries"), grown(samples, "cache_hits")
     preempted = grown(samples, "preemptions")
     return EngineSummary(
         engine=samples[-1].engine,
@@ -247,7 +246,6 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
         waiting=_level(samples, "waiting"),
         kv_used=_level(samples, "kv_used"),
         preemptions=None if preempted is None else round(preempted),
-        cache_share=hits / queries if queries and hits is not None else None,
     )
 
 
@@ -285,11 +283,17 @@ _MEMORY: Final = re.compile(
 )
 
 
-def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None) -> Iterator[str]:
-    """The server's own figures and what follows from them; one sentence or two each."""
+SERVER: Final = "server"
+BASE: Final = "base"
+"""Whose metrics these are: of two servers that are compared, those of the base are read."""
+IDLE_BLOCKS: Final = "The candidate's blocks, in which the base has no load, are in these means."
+
+
+def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER) -> Iterator[str]:
+    """The server's own metrics and what follows from them; one sentence or two each."""
     if summary is None:
         return
-    yield from _figures(summary)
+    yield from _levels(summary, whose)
     full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
     if summary.preemptions:
         limit = (
@@ -298,11 +302,11 @@ def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None) -
             else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV cache."
         )
         yield (
-            f"WARNING: the server preempted {many(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
+            f"WARNING: the {whose} preempted {many(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
             f"requests are computed again, which shows as stalls.{limit}"
         )
     elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
-        yield f"The server's KV cache was {full}: with a little more load it preempts requests or lets them wait."
+        yield f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or lets them wait."
 
 
 def out_of_memory(message: str, prefill_limit: int | None) -> str:
@@ -316,7 +320,8 @@ def out_of_memory(message: str, prefill_limit: int | None) -> str:
     )
 
 
-def _figures(summary: EngineSummary) -> Iterator[str]:
+def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
+    """Gauges at the readings: they do not count what is on the way or in the front end, as the records do."""
     parts = []
     for name, level, form, most in (
         ("running", summary.running, "{:.1f}", "{:.0f}"), ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
@@ -326,8 +331,9 @@ def _figures(summary: EngineSummary) -> Iterator[str]:
             parts.append(f"{name} {form.format(level[0])} (at most {most.format(level[1])})")
     if summary.preemptions is not None:
         parts.append(f"preemptions {summary.preemptions}")
-    if summary.cache_share is not None:
-        parts.append(f"prefix cache {summary.cache_share:.0%} of prompt tokens")
-    if parts:
-        of = f"{summary.engine}, means of {many(summary.samples, 'sample')}"
-        yield f"The server's own figures ({of}): {', '.join(parts)}."
+    if not parts:
+        return
+    of = f"{summary.engine}, means of {many(summary.samples, 'reading')}, one a second"
+    remarks = ["Running and waiting count requests in its scheduler alone."] if summary.running is not None else []
+    remarks += [IDLE_BLOCKS] if whose == BASE else []
+    yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])

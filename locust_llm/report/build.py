@@ -51,7 +51,7 @@ from . import text as tables
 from .html import page
 from .pareto.energy import energy_of
 from .plus_minus import certified
-from .prefix_cache import prefix_cache
+from .prefix_cache import cached_by_metrics, prefix_cache
 from .published.check import validity
 from .read_columns import read_columns
 from .reading import reader_of
@@ -179,7 +179,9 @@ def _write(
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     records = RecordFile(folder / RECORDS)
-    reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
+    by_metrics = cached_by_metrics(history, run)
+    summary = replaced(summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics))
+    reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, by_metrics, run))
     by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
     summary = replaced(
         summary, speculation=tuple(speculation(history, run, columns.requests)), prefix_cache=reuse, tenants=by_tenant

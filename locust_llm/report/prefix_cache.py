@@ -19,6 +19,9 @@ from locust_llm.core.run import Run
 BLOCK: Final = 16
 _HEAD: Final = -1
 """The line of the blocks that all requests begin with."""
+BY_USAGE: Final = "by usage (answered requests)"
+BY_METRICS: Final = "by the server's metrics (all requests, readings of the profiling phase)"
+"""What each of the two shares that the server delivered is of."""
 MAX_OFF: Final = 0.02
 """Between two of the three shares; more gets a warning."""
 
@@ -111,7 +114,7 @@ class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
     delivered: float | None
     """By ``usage``; None: no answer has the count."""
     by_metrics: float | None
-    """By the counters of the server's metrics, over all that was computed in this time; None: it has none."""
+    """By ``cached_by_metrics``: of all requests of this time, those that failed or were cut among them."""
     prefixes: int
     """How many came."""
     working_set: int
@@ -131,8 +134,8 @@ class _Row(NamedTuple):
     """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
 
 
-def prefix_cache(records: Iterable[Record], history: History, run: Run) -> PrefixCache | None:
-    """None: no share was asked for."""
+def prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) -> PrefixCache | None:
+    """None: no share was asked for. ``by_metrics``: see ``cached_by_metrics``."""
     s = run.settings
     if s.prefix_cache_hit_rate is None:
         return None
@@ -150,7 +153,7 @@ def prefix_cache(records: Iterable[Record], history: History, run: Run) -> Prefi
         asked=s.prefix_cache_hit_rate / 100,
         implied=_share(sum(row[0] for row in main), sum(row[2] for row in main)),
         delivered=_share(sum(row[0] for row in known), sum(row[1] for row in known)),
-        by_metrics=cached_by_metrics(history, run),
+        by_metrics=by_metrics,
         prefixes=len(depth),
         working_set=sum(depth.values()),
         block=block,
@@ -185,11 +188,13 @@ def _counted(rows: list[_Row]) -> tuple[list[Sent], dict[int, int]]:
 
 
 def cached_by_metrics(history: History, run: Run) -> float | None:
-    """The share of the tokens looked up in the prefix cache that were there; None: the server's metrics do not have it."""
+    """The share of the tokens looked up in the prefix cache that were there, between the first and the last reading of the
+    profiling phase: what came before, a warmup with an empty cache, is not in it. None: the server's metrics do not have
+    it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
     queried = found = 0.0
     for name in history.names:
-        samples = history.between(name, run.profiling_at, ended_at)
+        samples = history.inside(name, run.profiling_at, ended_at)
         queried += grown(samples, "cache_queries") or 0.0
         found += grown(samples, "cache_hits") or 0.0
     return _share(found, queried)
@@ -208,8 +213,15 @@ def line(of: PrefixCache) -> str:
     sets = f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
     return (
         f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} tokens, a cache of {room}); "
-        f"delivered {_percent(of.delivered)} by usage, {_percent(of.by_metrics)} by the server's metrics"
+        f"delivered {_percent(of.delivered)} {BY_USAGE}, {_percent(of.by_metrics)} {BY_METRICS}"
     )
+
+
+def cached_input(by_usage: float | None, by_metrics: float | None) -> str:
+    """Of the conditions: one figure, with what it is of."""
+    if by_usage is not None:
+        return f"{by_usage:.1%} {BY_USAGE}"
+    return "unknown" if by_metrics is None else f"{by_metrics:.1%} {BY_METRICS}"
 
 
 def cache_remarks(of: PrefixCache | None) -> Iterator[str]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.core.engine_metrics import (
+    BASE,
     EngineSample,
     EngineSummary,
     History,
@@ -161,16 +162,13 @@ def test_what_was_told_over_a_stretch() -> None:
     """Counters grow from the look before it, which counts for no level."""
     said = summarised(
         [
-            sample(0, running=99, kv_used=1.0, preemptions=5, ttft_s=10, ttft_count=10, cache_queries=0, cache_hits=0),
-            sample(1, running=2, kv_used=0.2, preemptions=5, ttft_s=11, ttft_count=14, cache_queries=60, cache_hits=0),
-            sample(
-                2, running=4, kv_used=0.6, preemptions=7, ttft_s=13, ttft_count=16, cache_queries=100, cache_hits=25
-            ),
+            sample(0, running=99, kv_used=1.0, preemptions=5, ttft_s=10, ttft_count=10),
+            sample(1, running=2, kv_used=0.2, preemptions=5, ttft_s=11, ttft_count=14),
+            sample(2, running=4, kv_used=0.6, preemptions=7, ttft_s=13, ttft_count=16),
         ]
     )
     assert said == EngineSummary(
         engine="vLLM", samples=3, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
-        cache_share=0.25,
     )  # fmt: skip
     assert summarised([]) is None
 
@@ -191,19 +189,25 @@ def test_a_sum_that_falls_without_its_count_is_no_new_start() -> None:
 def of(**more: object) -> EngineSummary:
     known: dict[str, object] = {
         "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0), "kv_used": (0.3, 0.5),
-        "preemptions": 0, "cache_share": None,
+        "preemptions": 0,
     }  # fmt: skip
     return EngineSummary(**{**known, **more})  # type: ignore[arg-type]
 
 
 def test_the_figures_and_nothing_that_is_not_known() -> None:
-    (figures, *_) = diagnosis(of(cache_share=0.12))
-    assert figures == (
-        "The server's own figures (vLLM, means of 9 samples): running 3.0 (at most 8), waiting 0.0 (at most 0), "
-        "KV cache "
-        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens."
+    (levels, *_) = diagnosis(of())
+    assert levels == (
+        "The server's own metrics (vLLM, means of 9 readings, one a second): running 3.0 (at most 8), waiting 0.0 (at most "
+        "0), KV cache 30% (at most 50%), preemptions 0. Running and waiting count requests in its scheduler alone."
     )
+    assert "scheduler" not in next(iter(diagnosis(of(running=None))))
     assert list(diagnosis(None)) == []
+
+
+def test_of_two_servers_the_line_names_the_one_that_was_read() -> None:
+    levels = next(iter(diagnosis(of(), whose=BASE)))
+    assert levels.startswith("The base's own metrics (vLLM, means of 9 readings, one a second): running 3.0")
+    assert levels.endswith("The candidate's blocks, in which the base has no load, are in these means.")
 
 
 def test_preemptions_despite_a_limit() -> None:

@@ -12,7 +12,16 @@ from locust_llm.core.engine_metrics import EngineSample, History
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.report.prefix_cache import PrefixCache, Sent, cache_remarks, hits, line, prefix_cache
+from locust_llm.report.prefix_cache import (
+    PrefixCache,
+    Sent,
+    cache_remarks,
+    cached_by_metrics,
+    cached_input,
+    hits,
+    line,
+    prefix_cache,
+)
 
 
 def slow(requests: Iterable[Sent], block: int, capacity: int | None, head: int) -> list[int]:
@@ -105,20 +114,38 @@ def records(cached: int | None = 96, asked: int = 120) -> list[Record]:
 
 
 def test_asked_implied_and_delivered() -> None:
-    history = History()
-    for at, queries, found in ((49.0, 1000, 100), (60.0, 2000, 900)):
-        history.add(EngineSample(at=at, engine="vLLM", cache_queries=queries, cache_hits=found))
-    found = prefix_cache(reversed(records()), history, a_run())
+    found = prefix_cache(reversed(records()), 0.8, a_run())
     assert found == PrefixCache(
         asked=0.8, implied=0.8, delivered=0.8, by_metrics=0.8, prefixes=2, working_set=208, block=16, capacity=None
     )
     assert list(cache_remarks(found)) == []
     assert line(found).startswith("asked for 80.0% over 2 prefixes of together 208 tokens; implied 80.0%")
     # the prompts were made a quarter longer than they came to be: so was the prefix
-    assert prefix_cache(records(asked=150), History(), a_run()).implied == 80 / 120  # type: ignore[union-attr]
+    assert prefix_cache(records(asked=150), None, a_run()).implied == 80 / 120  # type: ignore[union-attr]
     # of a stage: the prefixes were primed before it
-    assert prefix_cache(records()[2:], History(), a_run()).implied == 0.8  # type: ignore[union-attr]
-    assert prefix_cache(records(), History(), Run(name="a", settings=Settings(), started_at=0, profiling_at=0)) is None
+    assert prefix_cache(records()[2:], None, a_run()).implied == 0.8  # type: ignore[union-attr]
+    assert prefix_cache(records(), None, Run(name="a", settings=Settings(), started_at=0, profiling_at=0)) is None
+
+
+def test_the_share_by_metrics_is_of_the_phase_alone() -> None:
+    """The warmup met an empty cache: 1,000 tokens looked up, none found. In the phase 870 of 1,000 were."""
+    history = History()
+    for at, queries, found in ((49.0, 0, 0), (50.0, 1000, 0), (60.0, 2000, 870), (71.0, 3000, 870)):
+        history.add(EngineSample(at=at, engine="vLLM", cache_queries=queries, cache_hits=found))
+    assert cached_by_metrics(history, a_run(stopping_at=70.0)) == 0.87
+    assert (
+        cached_by_metrics(history, a_run(profiling_at=55.0, stopping_at=70.0)) is None
+    )  # one reading grows by nothing
+
+
+def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -> None:
+    assert cached_input(0.8, 0.787) == "80.0% by usage (answered requests)"
+    assert cached_input(None, 0.787).startswith(
+        "78.7% by the server's metrics (all requests, readings of the profiling phase)"
+    )
+    assert cached_input(None, None) == "unknown"
+    both = line(prefix_cache(records(), 0.787, a_run()))  # type: ignore[arg-type]
+    assert "delivered 80.0% by usage (answered requests), 78.7% by the server's metrics (all requests" in both
 
 
 @pytest.mark.parametrize(
@@ -136,7 +163,7 @@ def test_asked_implied_and_delivered() -> None:
     ],
 )  # fmt: skip
 def test_what_is_more_than_two_points_apart_is_said(run: Run, cached: int | None, says: list[str]) -> None:
-    said = " ".join(cache_remarks(prefix_cache(records(None if cached is None else cached), History(), run)))
+    said = " ".join(cache_remarks(prefix_cache(records(None if cached is None else cached), None, run)))
     off = cached == 90
     assert all(part in said for part in says)
     assert bool(said) == (bool(says) or off)

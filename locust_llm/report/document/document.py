@@ -14,6 +14,7 @@ from locust_llm.report.analysis.selection import SEVERAL
 from locust_llm.report.analysis.summary import Counts, Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
+from locust_llm.report.prefix_cache import cached_input
 from locust_llm.report.prefix_cache import line as cache_line
 from locust_llm.report.results.conditions import Conditions, ModelShare
 from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
@@ -258,7 +259,7 @@ def _chunks(counts: Counts, run: Run) -> Iterator[tuple[str, str]]:
 def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     share = summary.conditions.cached_share
     if run.settings.generates or share is not None:
-        yield "cached input", "unknown" if share is None else f"{share:.1%}"
+        yield "cached input", cached_input(share, summary.conditions.cached_share_by_metrics)
     if summary.prefix_cache is not None:
         yield "prefix cache", cache_line(summary.prefix_cache)
 

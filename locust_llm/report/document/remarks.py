@@ -45,14 +45,12 @@ NOTHING_RECORDED: Final = "no request was recorded in the profiling phase"
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
 ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
-OLD_MEANS: Final = re.compile(r"(?:, (?:TTFT|queue|prefill) [\d.,]+ m?s)+\.$")
-"""Of the server's histograms, in the notes of older runs: the report has them by itself."""
+OLD_MEANS: Final = re.compile(r"(?:, (?:prefix cache \d+% of prompt tokens|(?:TTFT|queue|prefill) [\d.,]+ m?s))+\.$")
+"""Of the server's counters and histograms, in the notes of older runs: the report has them by itself."""
 MAYBE_WARM: Final = re.compile(
     r"(--random-seed \d+ sends the same words in each run), so the server's prefix cache may be warm.*"
 )
 """Of a note from before the load."""
-SHARE_BY_METRICS: Final = re.compile(r"prefix cache (\d+)% of prompt tokens")
-"""Of a note with the server's own figures."""
 MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""
 
@@ -63,7 +61,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     left_out = [QUESTION]  # of an older run: the report answers it itself
     left_out += [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has it
     notes = (note for note in run.notes if not note.startswith(tuple(left_out)))
-    yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary, run) for note in notes))
+    yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary) for note in notes))
     if not probe and not run.imported:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
@@ -85,21 +83,22 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _changed(summary, run)
 
 
-def _of_cache(note: str, summary: Summary, run: Run) -> str:
+def _of_cache(note: str, summary: Summary) -> str:
     """A note from before the load, that the prefix cache may be warm, with the share that was measured; empty: it was not
     warm. Other notes stay as they are."""
     known = MAYBE_WARM.fullmatch(note)
     if known is None:
         return note
-    share = summary.conditions.cached_share
+    c, by = summary.conditions, ""
+    share = c.cached_share
     if share is None:
-        by_metrics = next(filter(None, map(SHARE_BY_METRICS.search, run.notes)), None)
-        share = None if by_metrics is None else int(by_metrics[1]) / 100
+        share, by = c.cached_share_by_metrics, ", by its metrics"
     if share is None:
         return note
     if round(share, 2) == 0:
         return ""
-    return f"{share:.0%} of the input tokens came from the server's prefix cache. {known[1]}; --fresh-words sends new ones."
+    cached = f"{share:.0%} of the input tokens came from the server's prefix cache{by}"
+    return f"{cached}. {known[1]}; --fresh-words sends new ones."
 
 
 def foremost(summary: Summary, run: Run) -> Iterator[str]:

@@ -54,6 +54,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Turns that were answered, over ``sessions``."""
     cached_share: float | None
     """Cached of all input tokens, over the requests whose answer has the count."""
+    cached_share_by_metrics: float | None = None
+    """By the counters of the server's metrics, between its first and its last reading of the profiling phase."""
     duration_s: float | None
     """First send to last end, without the pauses between repeats; of a stage of a sweep its measured time."""
     requests: int

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import FetchFailed, fetch
-from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, History, diagnosis, read, summarised
+from locust_llm.core.engine_metrics import DCGM, PATHS, SERVER, EngineSample, History, diagnosis, read, summarised
 from locust_llm.core.foreign_text import NAME_BYTES, shown
 from locust_llm.core.storage import SERVER_METRICS
 from locust_llm.core.text import many
@@ -57,12 +57,12 @@ class MetricsPoller:
     def __init__(
         self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *, replicas: Sequence[str] = (),
         verify: bool | str = True, clock: Callable[[], float] = time.time,
-        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False,
+        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False, whose: str = SERVER,
     ) -> None:  # fmt: skip
         """``headers``: those of the requests, a key among them: they go to ``host`` and ``replicas`` alone. ``urls``: of
         further pages; if none is named those of the replicas. The server's own is not read where one of them has an engine:
         then it is that of a replica, or of nobody knows which.
-        ``simulated``: the engine is the simulator, whatever the names of its metrics."""
+        ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the metrics of ``host``."""
         self.history = History()
         self._own, homes = Page(host, headers), {_split(one)[0] for one in (host, *replicas)}
         urls = urls or [url_of(one, "/metrics") for one in replicas]
@@ -70,7 +70,7 @@ class MetricsPoller:
         for page in self._named:
             page.headers = headers if page.address in homes else {}
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
-        self._simulated = simulated
+        self._simulated, self._whose = simulated, whose
         self._spool: BufferedFile | None = None
         self._unwritable = False
         """The file cannot be made: the samples are in memory alone."""
@@ -166,7 +166,7 @@ class MetricsPoller:
             summary = summarised(self.history.between(name, began_at, ended_at))
             if summary is not None and self._simulated:
                 summary = replace(summary, engine="simulator")
-            said = diagnosis(summary, prefill_limit)
+            said = diagnosis(summary, prefill_limit, whose=SERVER if page.source else self._whose)
             for number, sentence in enumerate(said):
                 if len(pages) == 1:
                     yield sentence

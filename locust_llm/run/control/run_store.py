@@ -21,7 +21,7 @@ import msgspec
 from locust_llm.client.buffering import Buffering
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
-from locust_llm.core.engine_metrics import out_of_memory
+from locust_llm.core.engine_metrics import BASE, SERVER, out_of_memory
 from locust_llm.core.failures import FIRST, FirstRequests, Silence
 from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
@@ -220,7 +220,7 @@ class RunStore:
             self.poller = MetricsPoller(
                 settings.host, headers, self.folder, settings.metrics_url, replicas=settings.hosts,
                 verify=False if settings.insecure else authorities(), clock=now, add_note=self.add_note,
-                simulated=survey.simulated,
+                simulated=survey.simulated, whose=BASE if settings.candidate not in ("", settings.host) else SERVER,
             )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""

@@ -76,23 +76,25 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
 @pytest.mark.parametrize(
     ("cached", "by_metrics", "expected"),
     [
-        (None, "", "so the server's prefix cache may be warm"),
-        (0, "", None),
-        (None, "prefix cache 0% of prompt tokens", None),
-        (40, "", "40% of the input tokens came from the server's prefix cache. --random-seed 7 sends the same words"),
-        (None, "prefix cache 87% of prompt tokens", "87% of the input tokens came from the server's prefix cache. --r"),
+        (None, None, "so the server's prefix cache may be warm"),
+        (0, None, None),
+        (0, 0.1, None),  # usage is of these requests alone
+        (None, 0.0, None),
+        (40, None, "40% of the input tokens came from the server's prefix cache. --random-seed 7 sends the same words"),
+        (None, 0.87, "87% of the input tokens came from the server's prefix cache, by its metrics. --r"),
     ],
 )
 def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
-    cached: int | None, by_metrics: str, expected: str | None
+    cached: int | None, by_metrics: float | None, expected: str | None
 ) -> None:
     note = SAME_WORDS.format(7)
-    run = replace(a_run(), notes=(note, *filter(None, (by_metrics,))))
-    records = [answered(5, 10, cached_tokens=cached)] * 3
-    found = [one for one in remarks(summarise(collect(records), run), run) if "--random-seed 7" in one]
+    run = replace(a_run(), notes=(note,))
+    summary = summarise(collect([answered(5, 10, cached_tokens=cached)] * 3), run)
+    summary = replace(summary, conditions=replace(summary.conditions, cached_share_by_metrics=by_metrics))
+    found = [one for one in remarks(summary, run) if "--random-seed 7" in one]
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
-    assert len(found) == 0 or by_metrics == "" or "may be warm" not in found[0]
+    assert len(found) == 0 or by_metrics is None or "may be warm" not in found[0]
 
 
 def test_a_dataset_that_began_again_is_warned_of() -> None:
