@@ -162,8 +162,7 @@ def simulate(words: list[str]) -> int:
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
     )
     add_arguments(parser)
-    status = serve(parser.parse_args(words))
-    return ExitStatus.REFUSED if status == USAGE_ERROR else status
+    return serve(parser.parse_args(words))
 
 
 def report(words: list[str]) -> int:

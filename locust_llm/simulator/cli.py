@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
+import os
 import resource
 import signal
+import socket
 import ssl
 import sys
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
+
+from locust_llm.exit_status import ExitStatus
 
 from .api import NAME
 from .connection import Connection
@@ -143,13 +148,13 @@ def _policy(options: argparse.Namespace) -> str:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 2 and a line on stderr for values that won't do."""
+    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 5 and a line on stderr for values that won't do."""
     try:
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
             return runner.run(_serve(options))
-    except (ValueError, OSError) as error:  # OSError: the address can't be had
+    except ValueError as error:
         print(f"simulator: {error}", file=sys.stderr)
-        return 2
+        return ExitStatus.REFUSED
 
 
 def main(argv: list[str]) -> int:
@@ -197,16 +202,19 @@ def make_spans(options: argparse.Namespace) -> Spans | None:
 
 
 def make_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """None without a certificate. Raises ValueError, and OSError of the files."""
+    """None without a certificate. Raises ValueError."""
     if not options.ssl_certfile:
         if options.ssl_keyfile or options.ssl_ca_certs:
             raise ValueError("--ssl-keyfile and --ssl-ca-certs need --ssl-certfile")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
-    if options.ssl_ca_certs:
-        context.load_verify_locations(options.ssl_ca_certs)
-        context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+        if options.ssl_ca_certs:
+            context.load_verify_locations(options.ssl_ca_certs)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise ValueError(f"the certificates cannot be read: {error.strerror or error}") from error
     return context
 
 
@@ -238,7 +246,11 @@ async def _serve(options: argparse.Namespace) -> int:
     sending = asyncio.create_task(spans.sender.run()) if spans else None
 
     tls = make_tls(options)
-    listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096, ssl=tls)
+    connect = partial(Connection, server)
+    try:
+        listener = await loop.create_server(connect, options.host, options.port, backlog=4096, ssl=tls)
+    except OSError as error:
+        raise ValueError(not_opened(options.host, options.port, error)) from error
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -259,8 +271,17 @@ async def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def not_opened(host: str, port: int, error: OSError) -> str:
+    """Why the simulator cannot listen there, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"--port {port} cannot be opened: another program has it, give another port"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is no address of this machine"
+    return f"--port {port} cannot be opened: {os.strerror(error.errno) if error.errno else error}"
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors without the usage: one clear line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"simulator: {message}\n")
+        self.exit(ExitStatus.REFUSED, f"simulator: {message}\n")

@@ -2,13 +2,12 @@
 
 import argparse
 import errno
-import os
 import socket
 from collections import deque
 
 import pytest
 
-from locust_llm.simulator.cli import main, make_engine, settings
+from locust_llm.simulator.cli import main, make_engine, not_opened, settings
 from locust_llm.simulator.flags import add_arguments
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.sequence import Sequence
@@ -106,24 +105,33 @@ from locust_llm.simulator.scheduling.waiting import Priority
         (["--truth", "some"], "argument --truth: invalid choice: 'some' (choose from 'summary', 'full')"),
     ],
 )
-def test_bad_values_are_one_line_and_status_2(flags, line, capsys):
+def test_bad_values_are_one_line_and_status_5(flags, line, capsys):
     try:
         status = main(flags)
     except SystemExit as stopped:
         status = stopped.code
     told = capsys.readouterr()
-    assert status == 2
+    assert status == 5
     assert told.out == ""
     assert told.err.startswith(f"simulator: {line}")
     assert told.err.count("\n") == 1
 
 
-def test_a_taken_port_is_one_line_and_status_2(capsys):
+def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["--port", str(taken.getsockname()[1])]) == 2
-    told = capsys.readouterr()
-    assert os.strerror(errno.EADDRINUSE).lower() in told.err
-    assert told.err.count("\n") == 1
+        port = taken.getsockname()[1]
+        assert main(["--port", str(port)]) == 5
+    line = f"simulator: --port {port} cannot be opened: another program has it, give another port\n"
+    assert capsys.readouterr().err == line
+    for host in ("192.0.2.1", "no.such.host.invalid"):
+        assert main(["--port", "0", "--host", host]) == 5
+        assert capsys.readouterr().err == f"simulator: --host {host} is no address of this machine\n"
+    assert not_opened("", 80, PermissionError(errno.EACCES, "")) == "--port 80 cannot be opened: Permission denied"
+
+
+def test_certificates_that_cannot_be_read_are_one_line(capsys):
+    assert main(["--port", "0", "--ssl-certfile", "/no/such.pem"]) == 5
+    assert capsys.readouterr().err == "simulator: the certificates cannot be read: No such file or directory\n"
 
 
 def test_the_queue_is_the_one_that_was_asked_for():
