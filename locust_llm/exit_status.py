@@ -1,8 +1,13 @@
 """Exit statuses: what each number means to the shell, and which one wins where several apply."""
 
+import signal
+import sys
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
+
+ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""A signal of these ends a command in order."""
 
 
 class ExitStatus(IntEnum):
@@ -36,6 +41,17 @@ undecided rule, on incomplete records is no result."""
 def of_signal(number: int) -> int:
     """Of a process that a signal ended before there was a run, as the shell has it: 130 for Ctrl-C."""
     return 128 + number
+
+
+def end_in_order(number: int, frame: object) -> None:
+    """A handler of ``ENDING_SIGNALS``: each ``finally`` on the way runs."""
+    raise SystemExit(of_signal(number))
+
+
+def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
+    """Print why a command ends without its result, as one line. Returns the status that it ends with."""
+    print(f"locust-llm: error: {message}", file=sys.stderr)
+    return status
 
 
 def worst(statuses: Iterable[int]) -> int:

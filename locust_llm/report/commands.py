@@ -14,13 +14,11 @@ from msgspec.structs import replace
 from locust_llm.core import storage
 from locust_llm.core.ci_log import say_commands
 from locust_llm.core.text import many, say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 
 from . import build, comparison, ending
 from . import text as tables
 from .ci import workflow
-from .pareto import table as pareto_table
-from .plots import pareto_svg
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
 from .result import report_result
@@ -68,14 +66,14 @@ def report(words: list[str]) -> int:
     """Make the reports of a run again from its records."""
     folder = (options := _report_options().parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
-        return refused(f"{folder} holds no run: it has no profile_export.jsonl")
+        return fail(f"{folder} holds no run: it has no profile_export.jsonl")
     if missing := [file for file in options.records if not file.is_file()]:
-        return refused(f"there is no {missing[0]}")
+        return fail(f"there is no {missing[0]}")
     try:
         for text in options.blame:
             explained_by(text)
     except ValueError as error:
-        return refused(f"--blame {error}")
+        return fail(f"--blame {error}")
     try:
         if options.records:
             _add(folder, options.records)
@@ -145,9 +143,9 @@ def figure(words: list[str]) -> int:
             except OSError as error:
                 raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:
-        return refused(str(error))
+        return fail(str(error))
     except Exception as error:
-        return refused(f"{options.folder} cannot be drawn: {build.reason(error)}")
+        return fail(f"{options.folder} cannot be drawn: {build.reason(error)}")
     say("".join(f"{path}\n" for path in files))
     return ExitStatus.OK
 
@@ -178,53 +176,8 @@ def compare(words: list[str], page: Callable[[comparison.Comparison], str]) -> i
         width = ending.columns()
         text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
     except (OSError, ValueError) as error:
-        return refused(str(error))
+        return fail(str(error))
     except Exception as error:
-        return refused(f"these runs cannot be compared: {build.reason(error)}")
+        return fail(f"these runs cannot be compared: {build.reason(error)}")
     say(text)
     return ExitStatus.OK
-
-
-def pareto(words: list[str]) -> int:
-    """Draw throughput per GPU against throughput per user, of sweeps and of runs."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm pareto",
-        description="Tokens/s per GPU against tokens/s per user, as step functions: a curve for each sweep, and one of all "
-        "runs of a single load.",
-    )
-    parser.add_argument("folders", type=Path, metavar="DIR", nargs="+", help="folder of a sweep, or of a run")
-    parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE",
-                        help="draw it: a name that ends in .svg or .png; may be given twice")  # fmt: skip
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each server (default: --gpus of the runs)")
-    parser.add_argument(
-        "--percentile", type=float, default=50.0, metavar="P",
-        help="of TPOT, of which 1000 / TPOT is a user's tokens/s; MLPerf Endpoints: 90 (default: 50)",
-    )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
-    parser.add_argument("--title", default="", metavar="T")
-    options = parser.parse_args(words)
-    try:
-        if options.gpus is not None and options.gpus < 1:
-            raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
-        formats = [drawing.format_of(path.name) for path in options.output]
-        found = pareto_table.curves(options.folders, build.summarised, options.gpus, options.percentile)
-        svg = pareto_svg.drawing(found, options.percentile, options.title) if formats else ""
-        blocks = [*pareto_table.document(found, options.percentile)]
-        for path, to_bytes in zip(options.output, formats, strict=True):
-            storage.replace(path, to_bytes(svg))
-        if options.json:
-            storage.replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        if options.markdown:
-            storage.replace(options.markdown, tables.as_markdown(blocks).encode())
-    except (OSError, ValueError) as error:
-        return refused(str(error))
-    except Exception as error:
-        return refused(f"these runs have no curve: {build.reason(error)}")
-    say(tables.as_plain(blocks, ending.columns()))
-    return ExitStatus.OK
-
-
-def refused(why: str) -> int:
-    print(f"locust-llm: error: {why}", file=sys.stderr)
-    return ExitStatus.REFUSED

@@ -10,10 +10,9 @@ from typing import Final
 
 import gevent
 
-from locust_llm.exit_status import of_signal
+from locust_llm.exit_status import ENDING_SIGNALS, of_signal
 
 AT_ONCE_S: Final = 0.5
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 _came = 0
@@ -24,7 +23,7 @@ _listening = False
 def end_at_once() -> None:
     """Until ``listen``: with the shell's status of a process that was ended by a signal, and without a traceback. What is
     ignored stays ignored (nohup; SIGINT of a background job)."""
-    for number in () if _listening else SIGNALS:
+    for number in () if _listening else ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit)
 
@@ -58,7 +57,7 @@ def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
             gevent.spawn(hurry)
 
     loop = gevent.get_hub().loop
-    for number in SIGNALS:
+    for number in ENDING_SIGNALS:
         if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
             continue
         # Locust adds a watcher of its own for SIGTERM later, which would run beside this one. The event loop takes a signal

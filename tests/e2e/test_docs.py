@@ -200,6 +200,7 @@ def known_options() -> set[str]:
         "selftest.py",
         "run/canary/command.py",
         "report/commands.py",
+        "report/pareto_command.py",
         "report/ci/comment.py",
         "results/history/choice.py",
         "results/history/command.py",

@@ -1,6 +1,6 @@
 """Curve: the points of runs, tokens a second per GPU against tokens a second per user, and which of them are best."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
@@ -8,45 +8,12 @@ import msgspec
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, RATE
+from locust_llm.report.analysis.best_points import CurvePoint, PaceLimit, find_pace_limits, mark_best_points
 from locust_llm.report.analysis.summary import Level, Row, Summary
 from locust_llm.report.results.work import Length, Work, other_work
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import ITL, PER_USER
-from locust_llm.slo.selectors import STAGES
 
 MEDIAN: Final = 50.0
-
-
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A load level."""
-
-    value: float
-    """Of what the sweep changes; of a run by itself its users, of an open loop its rate."""
-    per_user: float
-    """1000 / a percentile of TPOT in ms: tokens a second of one user. Of the median it is the median per user."""
-    per_gpu: float
-    """Output tokens a second of the server, over its GPUs; of the whole server where nobody said how many it has."""
-    ttft_ms: float | None = None
-    """The same percentile."""
-    requests: int = 0
-    slo_status: str | None = None
-    client: str | None = None
-    joules_per_output_token: float | None = None
-    best: bool = False
-    """No other of its curve has as much of both and more of one."""
-
-    @property
-    def sound(self) -> bool:
-        """Conclusions may use it."""
-        return self.client in (None, "OK")
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule on ITL asks of a user's pace."""
-
-    rule: str
-    per_user: float
-    """Tokens a second at least; of another percentile than that of the points it is a line beside them."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +41,12 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     axis: str
     gpus: int | None
     """None: nobody said."""
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     """In the order of their values."""
     knee: float | None = None
     """The value of the point at the foremost knee of the sweep; None: there is none."""
     knee_rule: str = ""
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[PaceLimit, ...] = ()
     workloads: tuple[Workload, ...] = ()
     """Of its run, or of each of its runs."""
     simulated: bool = False
@@ -93,23 +60,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((point.per_user, point.per_gpu) for point in sorted(self.best, key=lambda p: p.per_user))
 
     @property
-    def best(self) -> tuple[Point, ...]:
+    def best(self) -> tuple[CurvePoint, ...]:
         return tuple(point for point in self.points if point.best)
-
-
-def marked(points: Sequence[Point]) -> tuple[Point, ...]:
-    """With the best of the sound ones told. A point is best if none has as much of both and more of one; of equal ones
-    each is."""
-
-    def better(other: Point, than: Point) -> bool:
-        least = other.per_user >= than.per_user and other.per_gpu >= than.per_gpu
-        return least and (other.per_user, other.per_gpu) != (than.per_user, than.per_gpu)
-
-    sound = [point for point in points if point.sound]
-    return tuple(
-        msgspec.structs.replace(point, best=point.sound and not any(better(other, point) for other in sound))
-        for point in points
-    )
 
 
 def at(curve: Curve, per_user: float) -> float | None:
@@ -130,28 +82,28 @@ def apart(curves: Sequence[Curve]) -> str:
 
 def of_level(
     level: Level, gpus: int | None, percentile: float = MEDIAN, joules_per_output_token: float | None = None
-) -> Point | None:
+) -> CurvePoint | None:
     """A stage; None where it lacks one of the two."""
     itl = _at(level.latencies.get(ITL.tag), percentile)
     user = _at(level.latencies.get(PER_USER.tag), percentile) if percentile == MEDIAN else None
     user = 1000 / itl if itl else user
     if user is None or level.output_tokens_per_s is None:
         return None
-    return Point(
+    return CurvePoint(
         value=level.value, per_user=user, per_gpu=level.output_tokens_per_s / (gpus or 1),
         ttft_ms=_at(level.latencies.get("time_to_first_token"), percentile), requests=level.succeeded,
         slo_status=level.slo_status, client=level.client, joules_per_output_token=joules_per_output_token,
     )  # fmt: skip
 
 
-def of_run(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> Point | None:
+def of_run(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> CurvePoint | None:
     """A run of one load."""
     rows, c = {row.tag: row for row in summary.rows}, summary.conditions
     itl = _at(rows.get(ITL.tag), percentile)
     tokens = rows["output_token_throughput"].avg if "output_token_throughput" in rows else None
     if not itl or tokens is None:
         return None
-    return Point(
+    return CurvePoint(
         value=float(c.users or c.rate_per_s or 0), per_user=1000 / itl, per_gpu=tokens / (gpus or 1),
         ttft_ms=_at(rows.get("time_to_first_token"), percentile), requests=c.succeeded, slo_status=summary.slo_status,
         client=c.client_verdict,
@@ -172,16 +124,6 @@ def _at(row: Row | None, percentile: float) -> float | None:
     return None if row is None else row.percentiles.get(percentile)
 
 
-def limits(rules: Iterable[Rule]) -> tuple[Limit, ...]:
-    """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second at least."""
-    return tuple(
-        Limit(rule=str(rule), per_user=1 / rule.limit)
-        for rule in rules
-        if rule.metric == "itl" and rule.op.startswith("<") and rule.limit > 0 and not rule.base
-        and all(key in STAGES for key, _ in rule.where)
-    )  # fmt: skip
-
-
 def of_sweep(
     run: Run, summary: Summary, gpus: int | None, percentile: float, joules: Sequence[float | None], name: str
 ) -> Curve:
@@ -195,7 +137,8 @@ def of_sweep(
     knee = next((knee for knee in sweep.knees if knee.value in [point.value for point in points]), None)
     broken = () if summary.validity is None else summary.validity.broken
     return Curve(
-        name=name, axis=sweep.axis, gpus=gpus, points=marked(points), limits=limits(run.settings.rules.readable),
+        name=name, axis=sweep.axis, gpus=gpus, points=mark_best_points(points),
+        limits=find_pace_limits(run.settings.rules.readable),
         knee=None if knee is None else knee.value, knee_rule="" if knee is None else knee.rule,
         workloads=(_workload(summary),),
         simulated=summary.conditions.simulated,
@@ -212,9 +155,10 @@ def of_points(runs: Sequence[tuple[Run, Summary]], gpus: int | None, percentile:
     if len(loops) > 1:
         raise ValueError(f"{name}: closed and open loops make no curve together")
     points = sorted((point for point, _ in found), key=lambda point: point.value)
-    every = dict.fromkeys(limit for run, _ in runs for limit in limits(run.settings.rules.readable))
+    every = dict.fromkeys(limit for run, _ in runs for limit in find_pace_limits(run.settings.rules.readable))
     return Curve(
-        name=name, axis=CONCURRENCY if loops == {"closed"} else RATE, gpus=gpus, points=marked(points), limits=tuple(every),
+        name=name, axis=CONCURRENCY if loops == {"closed"} else RATE, gpus=gpus, points=mark_best_points(points),
+        limits=tuple(every),
         workloads=tuple(_workload(summary) for _, summary in found),
         simulated=any(summary.conditions.simulated for _, summary in found),
     )  # fmt: skip

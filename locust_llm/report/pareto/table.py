@@ -6,11 +6,12 @@ from pathlib import Path
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, read_history
 from locust_llm.core.text import brief, many, number
+from locust_llm.report.analysis.best_points import CurvePoint
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
 from locust_llm.report.document.remarks import SIMULATED
 
-from .curve import Curve, Point, apart, of_points, of_sweep
+from .curve import Curve, apart, of_points, of_sweep
 from .energy import of_stages
 
 Summarise = Callable[[Path], tuple[Summary, Run]]
@@ -76,7 +77,7 @@ def _rows(curve: Curve, energy: bool) -> Iterator[tuple[str, ...]]:
         yield f"{point.value:g}", *cells, _word(curve, point)
 
 
-def _word(curve: Curve, point: Point) -> str:
+def _word(curve: Curve, point: CurvePoint) -> str:
     if not point.sound:
         return f"client {point.client}"
     words = ["best"] * point.best + [f"knee ({curve.knee_rule})"] * (point.value == curve.knee)

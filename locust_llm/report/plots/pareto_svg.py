@@ -10,7 +10,8 @@ from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
 from locust_llm.core.text import brief, clean, cut
-from locust_llm.report.pareto.curve import Curve, Point, apart
+from locust_llm.report.analysis.best_points import CurvePoint
+from locust_llm.report.pareto.curve import Curve, apart
 
 from .svg import FONTS
 from .timeline_svg import LETTER
@@ -228,7 +229,7 @@ def _labels(curves: Sequence[Curve], x: Scale, y: Scale, taken: list[tuple[float
         yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
 
 
-def _important(curve: Curve, point: Point) -> bool:
+def _important(curve: Curve, point: CurvePoint) -> bool:
     return point.best or point.value == curve.knee
 
 

@@ -7,12 +7,10 @@ from typing import Final
 import numpy as np
 
 from locust_llm.core.text import brief, duration
+from locust_llm.report.analysis.best_points import CurvePoint, find_pace_limits, mark_best_points
 from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
-from locust_llm.report.pareto.curve import Point as CurvePoint
-from locust_llm.report.pareto.curve import limits
-from locust_llm.report.pareto.curve import marked as best_marked
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
 from locust_llm.slo.selectors import STAGES
@@ -220,13 +218,13 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     bad = [(x, y) for level, x, y in points if not level.sound]
     rings = [Series("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
     places = [CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client) for level, x, y in points]
-    best = sorted((p.per_user, p.per_gpu) for p in best_marked(places) if p.best)
+    best = sorted((p.per_user, p.per_gpu) for p in mark_best_points(places) if p.best)
     room_left = max(least - room, 0.0)
     steps = Series(  # each holds down to the pace of the next slower one
         "best", "p50", short(np.array([room_left, *(x for x, _ in best)])),
         short(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
     )  # fmt: skip
-    asked = [Mark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in limits(rules)]
+    asked = [Mark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in find_pace_limits(rules)]
     yield Plot(
         title="Throughput of the server against throughput per user",
         caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "

@@ -25,7 +25,7 @@ from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.probe.canary import Round, observed
 from locust_llm.probe.prices import token_price_s
@@ -40,7 +40,7 @@ from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover, form
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.refusals import without_page
 from locust_llm.run.request_form import REFUSED, RequestForm
-from locust_llm.run.signals import SIGNALS, leave
+from locust_llm.run.signals import leave
 
 from .watch import Plan, Session
 
@@ -144,7 +144,7 @@ def command(words: list[str]) -> int:
     write(f"canary on {settings.host}{through}: {plan.promise}\n")
     canary = Canary(settings, headers, found.model, plan.output_tokens)
     stop = Event()
-    for number in SIGNALS:
+    for number in ENDING_SIGNALS:
         gevent.signal_handler(number, _pressed, stop, number)
     try:
         return session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)

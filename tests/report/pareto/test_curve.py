@@ -11,20 +11,21 @@ from support.stages import fill_sweep
 
 from locust_llm.core.engine_metrics import EngineSample, History
 from locust_llm.core.record import Record
-from locust_llm.report import commands
+from locust_llm.report.analysis.best_points import CurvePoint, PaceLimit, find_pace_limits, mark_best_points
 from locust_llm.report.build import summarised
-from locust_llm.report.pareto.curve import Curve, Limit, Point, Workload, apart, at, limits, marked, of_level
+from locust_llm.report.pareto.curve import Curve, Workload, apart, at, of_level
 from locust_llm.report.pareto.energy import energy
 from locust_llm.report.pareto.table import curves
+from locust_llm.report.pareto_command import pareto
 from locust_llm.report.plots.pareto_svg import MAX_CURVES, drawing, ticks
 from locust_llm.slo.grammar import parse
 
 
-def point(per_user: float, per_gpu: float, **other: object) -> Point:
-    return Point(value=per_gpu, per_user=per_user, per_gpu=per_gpu, **other)  # type: ignore[arg-type]
+def point(per_user: float, per_gpu: float, **other: object) -> CurvePoint:
+    return CurvePoint(value=per_gpu, per_user=per_user, per_gpu=per_gpu, **other)  # type: ignore[arg-type]
 
 
-FOUR = marked((point(100, 10), point(50, 40), point(40, 30), point(20, 60)))
+FOUR = mark_best_points((point(100, 10), point(50, 40), point(40, 30), point(20, 60)))
 CURVE = Curve(name="H100", axis="concurrency", gpus=2, points=FOUR, knee=40.0, knee_rule="SLO")
 
 
@@ -48,13 +49,13 @@ def test_the_best_make_a_step_function() -> None:
     assert [p.best for p in FOUR] == [True, True, False, True]
     assert CURVE.steps == ((20, 60), (50, 40), (100, 10))
     assert [at(CURVE, pace) for pace in (10, 20, 21, 50, 50.1, 100, 101)] == [60, 60, 40, 40, 10, 10, None]
-    equal = marked((point(1, 1), point(1, 1), point(1, 2, client="INVALID")))
+    equal = mark_best_points((point(1, 1), point(1, 1), point(1, 2, client="INVALID")))
     assert [p.best for p in equal] == [True, True, False]  # an unsound one is not best, and dominates nothing
 
 
 def test_a_rule_on_itl_is_a_pace() -> None:
     rules = [parse(text) for text in ("itl p95 <= 50ms", "ttft p95 < 1s", "itl{class=A} p50 < 9ms", "itl p99 > 1ms")]
-    assert limits(rules) == (Limit(rule="itl p95 <= 50ms", per_user=20.0),)
+    assert find_pace_limits(rules) == (PaceLimit(rule="itl p95 <= 50ms", per_user=20.0),)
 
 
 def power(*watts: float, gpu: str = "0", each_s: float = 10.0) -> list[EngineSample]:
@@ -100,7 +101,7 @@ def test_ticks_hold_the_most(most: float, last: float, count: int) -> None:
 
 
 def test_the_figure_is_sound_xml_of_steps_and_nothing_of_a_name_is_markup() -> None:
-    evil = replace(CURVE, name='<b>"&', limits=(Limit(rule="itl p95 <= 50ms", per_user=20.0),), not_valid="x: <i>")
+    evil = replace(CURVE, name='<b>"&', limits=(PaceLimit(rule="itl p95 <= 50ms", per_user=20.0),), not_valid="x: <i>")
     svg = drawing([CURVE, evil], 90.0)
     root = ET.fromstring(svg)
     texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -133,21 +134,21 @@ def test_folders_become_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert ratios == pytest.approx([2, 2, 2])
     svg, data = tmp_path / "x.svg", tmp_path / "x.json"
     words = [str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(svg), "--json", str(data)]
-    assert commands.pareto(words) == 0
+    assert pareto(words) == 0
     shown = capsys.readouterr().out
     assert "tokens/s/GPU" in shown
     assert "itl p95 <= 50ms: 20 tokens/s per user at least." in shown
     assert ET.parse(svg) is not None
     assert '"per_user"' in data.read_text()
     points = [str(tmp_path / "a" / "stages" / number) for number in "123"]
-    assert commands.pareto(points) == 0  # runs of one load each
+    assert pareto(points) == 0  # runs of one load each
     shown = capsys.readouterr().out
     assert "runs of m, 2 GPUs" in shown
     assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == ["1", "2", "4"]
-    assert commands.pareto([*points, str(tmp_path / "b" / "stages" / "1")]) == 5
+    assert pareto([*points, str(tmp_path / "b" / "stages" / "1")]) == 5
     assert "runs of different numbers of GPUs make no curve" in capsys.readouterr().err
-    assert commands.pareto([str(tmp_path / "none")]) == 5
+    assert pareto([str(tmp_path / "none")]) == 5
     assert "holds no run" in capsys.readouterr().err
-    assert commands.pareto([str(tmp_path / "a"), "--percentile", "12"]) == 5
+    assert pareto([str(tmp_path / "a"), "--percentile", "12"]) == 5
     assert "has no stage with TPOT p12" in capsys.readouterr().err
-    assert commands.pareto([str(tmp_path / "a"), "--gpus", "0"]) == 5
+    assert pareto([str(tmp_path / "a"), "--gpus", "0"]) == 5

@@ -1,0 +1,64 @@
+"""Best points: the loads of a sweep by what the server and one user get, and which of them no other load beats."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.selectors import STAGES
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A load level."""
+
+    value: float
+    """Of what the sweep changes; of a run by itself its users, of an open loop its rate."""
+    per_user: float
+    """1000 / a percentile of TPOT in ms: tokens a second of one user. Of the median it is the median per user."""
+    per_gpu: float
+    """Output tokens a second of the server, over its GPUs; of the whole server where nobody said how many it has."""
+    ttft_ms: float | None = None
+    """The same percentile."""
+    requests: int = 0
+    slo_status: str | None = None
+    client: str | None = None
+    joules_per_output_token: float | None = None
+    best: bool = False
+    """No other of its curve has as much of both and more of one."""
+
+    @property
+    def sound(self) -> bool:
+        """Conclusions may use it."""
+        return self.client in (None, "OK")
+
+
+class PaceLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule on ITL asks of a user's pace."""
+
+    rule: str
+    per_user: float
+    """Tokens a second at least; of another percentile than that of the points it is a line beside them."""
+
+
+def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """The same points; ``best`` is set of each sound one that no other beats: none has as much of both and more of one."""
+
+    def better(other: CurvePoint, than: CurvePoint) -> bool:
+        least = other.per_user >= than.per_user and other.per_gpu >= than.per_gpu
+        return least and (other.per_user, other.per_gpu) != (than.per_user, than.per_gpu)
+
+    sound = [point for point in points if point.sound]
+    return tuple(
+        msgspec.structs.replace(point, best=point.sound and not any(better(other, point) for other in sound))
+        for point in points
+    )
+
+
+def find_pace_limits(rules: Iterable[Rule]) -> tuple[PaceLimit, ...]:
+    """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second at least."""
+    return tuple(
+        PaceLimit(rule=str(rule), per_user=1 / rule.limit)
+        for rule in rules
+        if rule.metric == "itl" and rule.op.startswith("<") and rule.limit > 0 and not rule.base
+        and all(key in STAGES for key, _ in rule.where)
+    )  # fmt: skip
