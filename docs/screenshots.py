@@ -15,7 +15,7 @@ from typing import Final
 
 from playwright.sync_api import sync_playwright
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 ROOT: Final = Path(__file__).parent.parent
 IMAGES: Final = Path(__file__).with_name("images")

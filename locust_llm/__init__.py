@@ -14,24 +14,23 @@ if TYPE_CHECKING:
 __version__ = "1.0.0rc1"
 
 
+PUBLIC = {
+    "LLMUser": "locust_llm.user:LLMUser",
+    "ProbeUser": "locust_llm.probe_user:ProbeUser",
+    "Answer": "locust_llm.client.answer:Answer",
+    "read": "locust_llm.report.build:read",
+}
+"""Names that a user's code imports from here, and where each is."""
+
+
 def __getattr__(name: str) -> Any:
-    # importing Locust patches the whole process: only who asks for LLMUser pays that
-    if name == "LLMUser":
-        from locust_llm import plugin
-        from locust_llm.user import LLMUser
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pkgutil import resolve_name
 
-        return LLMUser
-    if name == "ProbeUser":
-        from locust_llm import plugin  # noqa: F401
-        from locust_llm.probe_user import ProbeUser
-
-        return ProbeUser
-    if name == "Answer":
-        from locust_llm.client.answer import Answer
-
-        return Answer
-    if name == "read":
-        from locust_llm.report.build import read
-
-        return read
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in (
+        "LLMUser",
+        "ProbeUser",
+    ):  # importing Locust patches the whole process: only who asks for a user pays that
+        from . import plugin  # noqa: F401
+    return resolve_name(PUBLIC[name])

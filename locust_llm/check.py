@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import locust  # noqa: F401  first: it patches the process before the network is imported
+
 import requests
 from msgspec.structs import replace
 

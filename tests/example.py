@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 FOLDER = Path("reports/example")
 WORDS = (

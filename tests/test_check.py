@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
-from locust_llm.__main__ import check as command
-from locust_llm.__main__ import simulator
-from locust_llm.check import FINE, NOTE, PROBLEM, Finding, check, line
+from locust_llm.check import FINE, NOTE, PROBLEM, Finding, check, command, line
 from locust_llm.core.settings import Settings
+from locust_llm.demo import simulator
 
 KEY = "sk-0123456789abcdef"
 

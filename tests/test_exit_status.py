@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from locust_llm.__main__ import COMMANDS, OF_LOCUST, main
+from locust_llm.__main__ import main
+from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
 from locust_llm.exit_status import ExitStatus, worst
 
 OWN = 77
@@ -44,7 +45,7 @@ def status_of(*words: str) -> int | str | None:
         return ended.code
 
 
-OTHERS = [name for name, command in COMMANDS.items() if command not in OF_LOCUST]
+OTHERS = [name for name in COMMANDS if name not in LOCUST_COMMANDS]
 
 
 @pytest.mark.parametrize("command", OTHERS)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from locust_llm.__main__ import REMOVED, main
+from locust_llm.__main__ import main
+from locust_llm.commands import REMOVED
 from locust_llm.exit_status import ExitStatus
 
 

@@ -163,6 +163,15 @@ def main(argv: list[str]) -> int:
     return serve(parser.parse_args(argv))
 
 
+def simulate(words: list[str]) -> int:
+    """``locust-llm simulate``: the simulator in this process. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
+    )
+    add_arguments(parser)
+    return serve(parser.parse_args(words))
+
+
 def make_engine(
     options: argparse.Namespace, cost: Cost, config: Config, policy: str, clock: Clock
 ) -> tuple[Engine, str]:

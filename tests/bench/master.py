@@ -19,8 +19,8 @@ import psutil
 import zmq
 from load import CHAT
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
+from locust_llm.demo import simulator
 from locust_llm.run.gate_messages import GateStatus, Share
 from locust_llm.run.greeting import greeting
 from locust_llm.run.protocol import (

@@ -30,9 +30,9 @@ import requests
 from support import hostile
 from tabulate import tabulate
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.demo import simulator
 
 FAULTS: Final = {
     "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable", "error=5": "stream_error",

@@ -15,7 +15,7 @@ import pytest
 import requests
 from support.runs import free_port
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 DASHBOARD: Final = json.loads((Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text())
 PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

@@ -21,8 +21,8 @@ import yaml
 from support.runs import free_port
 
 from locust_llm import read
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import OK
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 
 CHECKOUT: Final = Path(__file__).parents[2]

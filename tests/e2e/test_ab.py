@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
+from locust_llm.demo import simulator
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 
 SHORT = (

@@ -22,10 +22,10 @@ from support.delaying_proxy import delaying_proxy
 from support.exports import as_protobuf, span
 from support.runs import free_port, records
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run
 from locust_llm.core.storage import read_run
+from locust_llm.demo import simulator
 from locust_llm.report.results.waterfall import Waterfall
 
 pytestmark = pytest.mark.slow

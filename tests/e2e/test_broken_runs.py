@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 
 

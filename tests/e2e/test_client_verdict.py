@@ -14,10 +14,10 @@ from support.burners import a_run_against, burners
 from support.scripted import Scripted, stream
 from support.stamps_truth import check, several
 
-from locust_llm.__main__ import simulator
 from locust_llm.client import process_reader
 from locust_llm.client.reader import StreamReader
 from locust_llm.core.storage import RECORDS, read_run
+from locust_llm.demo import simulator
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence

@@ -26,8 +26,8 @@ import zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.runs import CHAT, ROOT, Server, command, free_port, records
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_shares import LEASE_S, SILENT_S
 from locust_llm.run.protocol import GONE_S

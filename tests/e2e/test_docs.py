@@ -16,10 +16,13 @@ import pytest
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm import probe_user as probe
-from locust_llm.__main__ import COMMANDS, DEMO, main, simulator, with_host
+from locust_llm.__main__ import main
+from locust_llm.commands import COMMANDS
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.validation import mistakes
+from locust_llm.demo import DEMO, simulator
 from locust_llm.run import options as options_module
+from locust_llm.run.locust_command import with_host
 from locust_llm.run.options import add_options, settings_of
 from locust_llm.slo import grammar as slo
 
@@ -193,9 +196,9 @@ def known_options() -> set[str]:
     add_arguments(simulate)
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
-    door = Path(sys.modules["locust_llm.__main__"].__file__ or "")
+    package = ROOT / "locust_llm"
     files = (
-        door.name,
+        "run/locust_command.py",
         "check.py",
         "selftest.py",
         "run/canary/command.py",
@@ -212,7 +215,7 @@ def known_options() -> set[str]:
         "twin/commands/plan.py",
         "twin/commands/workload.py",
     )
-    sources = "".join((door.parent / name).read_text() for name in files)
+    sources = "".join((package / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.runs import Server, free_port, records
 
 import locust_llm
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.arms import BASE
+from locust_llm.demo import simulator
 from locust_llm.report.results.paired import BROKEN, UNDECIDED, Paired
 
 

@@ -12,10 +12,10 @@ from support.command_line import parse
 from support.runs import Server, records, run
 from support.tiny_server import tiny_server
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
 from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.options import check
 from locust_llm.run.schedule import schedule

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 import requests
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import Record
 from locust_llm.core.report_result import ReportResult
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.control import run_store as reporter
 

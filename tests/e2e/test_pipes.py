@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.tiny_server import tiny_server
 
-from locust_llm.__main__ import COMMANDS
+from locust_llm.commands import COMMANDS
 
 full = pytest.mark.full
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 SMALL: Final = ("--longest", "2000", "--rounds", "2")
 ROOT: Final = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.storage import RecordFile
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis, diagnose
 from locust_llm.probe.requests import probe_result

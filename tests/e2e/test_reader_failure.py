@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.runs import Server
 
-from locust_llm.__main__ import simulator
 from locust_llm.client.process_reader import NO_READER
 from locust_llm.client.reader import DIED
 from locust_llm.core.record import CLIENT_ERROR
+from locust_llm.demo import simulator
 
 LOCUSTFILE = """
 import gevent

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.runs import Server, run
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 pytestmark = pytest.mark.full  # tests/report/document/test_remarks.py has the same from records by hand
 

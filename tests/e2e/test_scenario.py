@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.storage import read_run
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 
 FAST = (

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.runs import CHAT
 
-from locust_llm.__main__ import main, simulator
+from locust_llm.__main__ import main
 from locust_llm.core.storage import read_run
+from locust_llm.demo import simulator
 from locust_llm.exit_status import ExitStatus
 
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from support.burners import a_run_against, burners
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.storage import RECORDS
 from locust_llm.core.sweep import STATIONARY, TIME_UP
+from locust_llm.demo import simulator
 from locust_llm.report.build import remake
 
 SLOTS = 4

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 TREE: Final = [
     {"id": "a", "text": "plan", "output_length": 6},

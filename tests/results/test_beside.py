@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from locust_llm.__main__ import compare
 from locust_llm.exit_status import ExitStatus
 from locust_llm.results.beside import markdown, table, unlike
+from locust_llm.results.compare import compare
 from locust_llm.results.figures import Distribution, Figures
 
 BASE = Figures(

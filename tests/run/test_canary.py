@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from support.tiny_server import Asked, tiny_server
 
-from locust_llm.__main__ import canary as canary_command
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.canary import Round
 from locust_llm.run.canary.command import Canary, seconds
+from locust_llm.run.canary.command import command as canary_command
 from locust_llm.run.canary.watch import FILE, Plan, Session
 
 PLAN = Plan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)

@@ -7,7 +7,8 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.__main__ import COMMANDS, OF_OTHERS, main
+from locust_llm.__main__ import main
+from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.core.machine import versions
 from locust_llm.core.options.option import GROUPS
 from locust_llm.exit_status import ExitStatus

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm import __main__ as door
+from locust_llm.commands import load_command
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Probe, Run
@@ -159,7 +159,7 @@ def called(command: str, *words: object) -> tuple[int, str, str]:
     """(exit status, what it says, what it complains about) of a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = door.COMMANDS[command]([str(word) for word in words])
+        status = load_command(command)([str(word) for word in words])
     return status, out.getvalue(), err.getvalue()
 
 

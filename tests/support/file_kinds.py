@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from locust_llm import __main__ as door
+from locust_llm.commands import load_command
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import RECORDS, write_run
 from locust_llm.exit_status import ExitStatus
@@ -181,7 +181,7 @@ def _call(answer: Connection, home: str, words: list[str]) -> None:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            status = door.COMMANDS[words[0]](words[1:])
+            status = load_command(words[0])(words[1:])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
         except BaseException:

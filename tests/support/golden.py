@@ -18,7 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.__main__ import COMMANDS, OF_LOCUST, main, simulator
+from locust_llm.__main__ import main
+from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
+from locust_llm.demo import simulator
 from support import unpatched_locust  # noqa: F401  before the rest
 
 ROOT: Final = Path(__file__).parents[2]
@@ -45,7 +47,7 @@ def make_help(command: str) -> str:
     """The text of ``--help`` on so wide a console that no line is broken, in the words of Python 3.13."""
     words = [*command.split(), "--help"]
     with _clean_environment(COLUMNS="1000"):
-        if COMMANDS.get(command) in OF_LOCUST:
+        if command in LOCUST_COMMANDS:
             done = subprocess.run(
                 [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True, check=True
             )

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import Record
+from locust_llm.demo import simulator
 
 ROOT = Path(__file__).parents[2]
 CHAT = str(ROOT / "locustfiles" / "chat.py")

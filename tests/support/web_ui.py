@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.__main__ import simulator
+from locust_llm.demo import simulator
 
 ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "locustfiles" / "chat.py"

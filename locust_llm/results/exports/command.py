@@ -45,7 +45,7 @@ def run(words: list[str]) -> int:
         else:
             data = msgspec.json.format(msgspec.json.encode(_document(folder, options, more)), indent=2)
             storage.replace(out, data + b"\n")
-    except (OSError, NotExported) as error:
+    except (OSError, NotExported, parquet.PyarrowMissing) as error:
         why = clean(str(getattr(error, "strerror", None) or error))
         print(f"locust-llm: error: {folder}: {why}", file=sys.stderr)
         return ExitStatus.REFUSED

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 
-from .measured import NotExported
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS: Final = 20_000
 """In a row group."""
 UNIX: Final = "s since 1970-01-01 UTC"
+
+
+class PyarrowMissing(ValueError):
+    """Parquet files need the extra ``parquet``."""
 
 
 class Column(NamedTuple):
@@ -66,12 +68,12 @@ COLUMNS: Final = (
 
 
 def write(path: Path, records: Iterable[Record], run: Run) -> int:
-    """All phases and attempts; how many rows. Raises OSError, and NotExported without pyarrow."""
+    """All phases and attempts; how many rows. Raises OSError, and PyarrowMissing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise NotExported("Parquet needs pyarrow: pip install 'locust-llm[parquet]'") from None
+        raise PyarrowMissing("Parquet needs pyarrow: pip install 'locust-llm[parquet]'") from None
     schema, rows, source = _schema(run), 0, iter(records)
     with pq.ParquetWriter(path, schema) as out:
         while block := list(islice(source, ROWS)):

@@ -1,0 +1,70 @@
+"""Demo: the simulator as a child process, and a load test of it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from locust_llm.core.text import say
+from locust_llm.run.locust_command import LOCUSTFILES
+
+from .exit_status import ENDING_SIGNALS, ExitStatus
+
+DEMO: Final = (
+    "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5", "--prefill-concurrency-ramp-duration", "30",
+    "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
+)  # fmt: skip
+
+DEMO_HELP: Final = f"""\
+usage: locust-llm demo [options of run]
+
+Start the simulator on a free port, load-test it, and print the main figures and where the report is. Needs no GPU and no
+server. The load, which options of run change (run --help has them):
+
+  {" ".join(DEMO)}
+"""
+
+
+def demo(words: list[str]) -> int:
+    """A load test of the simulator, in a minute, without a GPU."""
+    if {"-h", "--help"} & {*words}:
+        say(DEMO_HELP)
+        return ExitStatus.OK
+    locustfile = own if (own := Path("locustfiles/chat.py")).is_file() else LOCUSTFILES / "run.py"
+    with simulator() as url:
+        command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
+        say(f"$ {' '.join(command)}\n")
+        return _run_with_signals([sys.executable, "-m", *command])
+
+
+def _run_with_signals(command: Sequence[str]) -> int:
+    """Run a child process that gets the signals of this one, and return its exit status. Of a Ctrl-C it gets two at once,
+    which count as one."""
+    process = subprocess.Popen(command)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, lambda number, frame: process.send_signal(number))
+    return process.wait()
+
+
+@contextmanager
+def simulator(*words: str) -> Iterator[str]:
+    """The simulator in a process of its own, on a free port; its URL. Ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *words],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if found is None:
+            raise RuntimeError(f"the simulator did not start: {line.strip() or f'exit status {process.wait()}'}")
+        yield found.group()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
