@@ -32,7 +32,7 @@ from locust_llm.core.text import bound, ends_of, number, title
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.console import write
 from locust_llm.run.worker.sentinel import sentinel_request
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge
+from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
 from locust_llm.truth.process import TruthServer, self_signed
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
@@ -190,7 +190,7 @@ def _result(
 
 def _judged(tally: Tally, found: Certificate, merged_share: float, cpu_share: float) -> Verdict:
     def p99_ms(counts: Counter[int]) -> float | None:
-        return percentiles(counts, [99])[0] / 1e3 if counts else None
+        return percentiles(counts, [percent_of(counts.total())])[0] / 1e3 if counts else None
 
     evidence = Evidence(
         worker="selftest",

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from locust_llm.slo.client_verdict import percent_of
+
 from .histogram import Histogram
 from .record import Count, Record
 
@@ -48,6 +50,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: Ms
     p95_ms: Ms
     p99_ms: Ms
+    """Of fewer than 100 differences the second largest: one alone does not lower a client verdict."""
     max_ms: Ms
     within: dict[Share, Ms] = {}
     """By share: at most so much of all differences lie beyond this; only shares for which there were enough."""
@@ -124,7 +127,7 @@ def furthest_us(reported_us: int, low_ns: int, high_ns: int) -> int:
 def bounds(differences: Histogram) -> Bounds | None:
     """None of fewer than LEAST."""
     count = differences.count
-    found = differences.percentiles_ms(50, 95, 99, 100)
+    found = differences.percentiles_ms(50, 95, percent_of(count), 100)
     if count < LEAST or found is None:
         return None
     within = {}

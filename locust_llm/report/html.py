@@ -51,7 +51,7 @@ from locust_llm.report.plots.tenants import service_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.report.plots.waterfall import waterfall
-from locust_llm.slo.client_verdict import Evidence, signals
+from locust_llm.slo.client_verdict import NEVER, Evidence, Limit, signals
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 
@@ -226,13 +226,17 @@ def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
 def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """The delays of each process of the load generator, against the limits of the client verdict."""
     rows = [
-        (e.worker, signal.what, brief(signal.value, signal.unit, 3), brief(signal.degraded, signal.unit, 3),
-         "-" if signal.invalid == float("inf") else brief(signal.invalid, signal.unit, 3), signal.level)
+        (e.worker, signal.what, brief(signal.value, signal.unit, 3), _limit(signal.degraded, signal.unit),
+         _limit(signal.invalid, signal.unit), signal.level)
         for e in evidence for signal in signals(e)
     ]  # fmt: skip
     if rows:
         head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
         yield Section("Client health", [Table(head, tuple(rows), numbers=False)], folded=True)
+
+
+def _limit(limit: Limit, unit: str) -> str:
+    return "-" if limit == NEVER else limit.written(brief(limit.value, unit, 3))
 
 
 @cache

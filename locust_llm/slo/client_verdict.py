@@ -27,7 +27,11 @@ TTFT_OFF: Final = "TTFT error of sentinel streams, p99"
 GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
 FEW: Final = 100
-"""Fewer requests have a p99 that is between the slowest two of them."""
+"""Fewer values have no p99: the second largest takes its place, as one value of few decides nothing."""
+LATE_SHARE: Final = 0.02
+"""Of the time of few requests; where late sends took more, the latest of them decides, even if it is the only one."""
+LATE_MS: Final = (5.0, 100.0)
+"""Of a send after its admission."""
 CPU_WAIT: Final = "time without a free core"
 """Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
 BUSY_CORE: Final = 0.7
@@ -51,6 +55,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     requests: int
+    answered: int | None = None
+    """Of the requests, as many have a TTFT; None: all."""
     ttft_p99_ms: float | None = None
     ttft_p99_least_ms: float | None = None
     """The same percentile if every first chunk that came merged had come as early as it can have."""
@@ -60,6 +66,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     read_lag_p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
     """From admission to send."""
+    latest_send_ms: float | None = None
+    """The largest from admission to send."""
+    late_share: float | None = None
+    """Of the time from admission to the end of all requests: how much of it was before their sends."""
     loop_lag_p99_ms: float | None = None
     cpu_share: float | None = None
     """Of one core, mean over the run."""
@@ -81,31 +91,57 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is none."""
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """Above it a signal lowers the verdict."""
+
+    value: float
+    share: str = ""
+    """Of what it is a share, or would be: ``10% of TTFT p99``; empty: it is the same in each run."""
+    least: bool = False
+    """That share is less than the value, which is the least that a limit may be."""
+
+    def written(self, number: str) -> str:
+        """``5 ms``, ``10% of TTFT p99 = 213 ms``, ``20 ms, as 10% of TTFT p99 is less``."""
+        if not self.share:
+            return number
+        return f"{number}, as {self.share} is less" if self.least else f"{self.share} = {number}"
+
+
+NEVER: Final = Limit(float("inf"))
+
+
+def limit_of(least: float, share: float, figure: float | None, name: str) -> Limit:
+    """A share of a figure of the run, but at least ``least``."""
+    if figure is None:
+        return Limit(least)
+    of, value = f"{share * 100:g}% of {name}", share * figure
+    return Limit(value, of) if value > least else Limit(least, of, least=True)
+
+
 class Signal(msgspec.Struct, frozen=True):
     """One figure against its limits."""
 
     what: str
     value: float
     unit: str
-    degraded: float
-    invalid: float
+    degraded: Limit
+    invalid: Limit = NEVER
     explains: bool = False
     """It is a cause of the others: named with them, even if its own level is better."""
     decides: bool = True
     """It lowers the verdict by itself."""
-    requests: int | None = None
-    """Of a p99: of so many requests; None: of something else."""
+    note: str = ""
+    """What the figure is, where it is not what its name says."""
 
     @property
     def level(self) -> str:
-        return INVALID if self.value > self.invalid else DEGRADED if self.value > self.degraded else OK
+        return INVALID if self.value > self.invalid.value else DEGRADED if self.value > self.degraded.value else OK
 
     def __str__(self) -> str:
         limit = self.invalid if self.level == INVALID else self.degraded
-        value, most = _apart(self.value, limit)
-        few = self.requests is not None and self.requests < FEW
-        note = f"; of {self.requests} requests, so one slow request may make it" if few else ""
-        return f"{self.what} {value}{self.unit} (limit {most}{self.unit}{note})"
+        value, most = _apart(self.value, limit.value)
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.what} {value}{self.unit} (limit {limit.written(most + self.unit)}{note})"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -119,41 +155,62 @@ class Verdict(msgspec.Struct, frozen=True):
     """Of each signal that lowers it the level: doubt.py has what that means for a rule."""
 
 
+def percent_of(count: int) -> float:
+    """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the second largest."""
+    return 99.0 if count >= FEW else 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
+
+
 def signals(e: Evidence) -> Iterator[Signal]:
     """All that were measured of one process."""
-    never = float("inf")
+    answered = e.requests if e.answered is None else e.answered
+    few_answers = _note(answered)
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
         yield Signal(
             TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
-            max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1), requests=e.requests,
+            limit_of(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"), limit_of(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
+            note=few_answers,
         )  # fmt: skip
     if e.merged_share is not None:
-        yield Signal(MERGED, e.merged_share * 100, "%", 5.0, 25.0)
+        yield Signal(MERGED, e.merged_share * 100, "%", Limit(5.0), Limit(25.0))
     if e.read_lag_p99_ms is not None:
         # stamps are the kernel's, but a slot of the gate was returned that much too late
-        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", 250.0, never, requests=e.requests)
+        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", Limit(250.0), note=few_answers)
     if e.send_lag_p99_ms is not None:
-        yield Signal(SEND_LAG, e.send_lag_p99_ms, " ms", 5.0, 100.0, requests=e.requests)
+        yield _sending(e, e.send_lag_p99_ms)
     if e.loop_lag_p99_ms is not None:
-        yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", 250.0, never)
+        yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", Limit(250.0))
     if e.cpu_share is not None:
         # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
-        yield Signal("CPU (of a core)", e.cpu_share * 100, "%", FULL_CORE * 100, never, explains=True, decides=False)
-    ttft_ms = e.ttft_p99_ms if e.ttft_compared_ms is None else e.ttft_compared_ms
-    for what, off_ms, figure_ms, shares in (
-        (TTFT_OFF, e.ttft_off_ms, ttft_ms, (0.02, 0.1)),
-        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, (0.1, 0.5)),
+        yield Signal("CPU (of a core)", e.cpu_share * 100, "%", Limit(FULL_CORE * 100), explains=True, decides=False)
+    probed = e.ttft_compared_ms is not None
+    ttft_ms, ttft = (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
+    for what, off_ms, figure_ms, name, shares in (
+        (TTFT_OFF, e.ttft_off_ms, ttft_ms, ttft, (0.02, 0.1)),
+        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, "Inter Chunk Latency p99", (0.1, 0.5)),
     ):
         if off_ms is not None:
-            degraded, invalid = (
-                max(least, share * (figure_ms or 0)) for least, share in zip(OFF_MS, shares, strict=True)
-            )
-            yield Signal(what, off_ms, " ms", degraded, degraded if e.required else invalid)
+            limits = [limit_of(least, share, figure_ms, name) for least, share in zip(OFF_MS, shares, strict=True)]
+            yield Signal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1])
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
         # four, when the figures were still true, 38 to 43 % beside eight; with 800 streams 41 % beside two, and merged
-        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, "%", 25.0, never, explains=True)
+        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, "%", Limit(25.0), explains=True)
+
+
+def _sending(e: Evidence, lag_ms: float) -> Signal:
+    """Of few requests the second latest send decides, unless all late sends together took more than LATE_SHARE."""
+    note, share = _note(e.requests), e.late_share or 0.0
+    if 1 < e.requests < FEW and e.latest_send_ms is not None and share > LATE_SHARE:
+        lag_ms = e.latest_send_ms
+        note = f"the latest of {e.requests}, and late sends took {share:.1%} of the requests' time"
+    return Signal(SEND_LAG, lag_ms, " ms", Limit(LATE_MS[0]), Limit(LATE_MS[1]), note=note)
+
+
+def _note(count: int) -> str:
+    if count >= FEW:
+        return ""
+    return f"of {count} requests the second largest" if count > 1 else "of one request"
 
 
 def judge(evidence: Sequence[Evidence]) -> Verdict | None:

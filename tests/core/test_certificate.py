@@ -117,6 +117,14 @@ def test_bounds_of_differences() -> None:
     assert bounds(Histogram({5: LEAST - 1})) is None
 
 
+@pytest.mark.parametrize(("count", "p99_ms"), [(8, 0.01), (40, 0.01), (100, 0.09)])
+def test_one_difference_of_few_is_no_p99(count: int, p99_ms: float) -> None:
+    """All but one are 10 µs, one is 8 ms: of 100 p99 lies a hundredth of the way to it."""
+    found = bounds(Histogram({10: count - 1, 8000: 1}))
+    assert found is not None
+    assert (found.p99_ms, found.max_ms) == (pytest.approx(p99_ms, abs=1e-3), 8.0)
+
+
 def test_of_two_processes_the_worse_one_counts() -> None:
     one = Bounds(count=100, p50_ms=1, p95_ms=2, p99_ms=3, max_ms=9, within={0.05: 2, 0.02: 3})
     two = Bounds(count=80, p50_ms=2, p95_ms=2, p99_ms=2, max_ms=4, within={0.05: 4})

@@ -13,7 +13,7 @@ import numpy as np
 
 from locust_llm.core.certificate import Bounds, ends, most_off, spread, together
 from locust_llm.core.record import CUT, OK
-from locust_llm.slo.client_verdict import GAPS_OFF, OFF_MS, TTFT_OFF, Verdict
+from locust_llm.slo.client_verdict import GAPS_OFF, OFF_MS, SEND_LAG, TTFT_OFF, Verdict
 from locust_llm.slo.doubt import BOUNDED, BOUNDING, DELAYS, OF_RECORDS, signals_of
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.intervals import Ends
@@ -21,7 +21,7 @@ from locust_llm.slo.metrics import BY_WORD, GIVEN, PER_USER, RATE, TIME
 
 from .censoring import reach_of_merged, tokens_later
 from .gaps import Gaps
-from .selection import Selection
+from .selection import Selection, ratio
 from .slo_figures import ENDLESS_US, Evaluation, Found, bounds_of, figure, gaps_of, selected
 
 ICL: Final = "icl"
@@ -45,11 +45,24 @@ def with_client_error(rule: Rule, found: Found, seen: Evaluation) -> Found | Non
             return None
         wide = _by_stamps(rule, found, seen) if signals & {*BOUNDING} else found
         return _widened(wide, delays_s(seen) if signals & {*DELAYS} else 0.0)
+    if measure.units is RATE and measure.metric is None and rule.metric not in GIVEN:
+        return _with_late_sends(found, seen) if signals == {SEND_LAG} else None
     if measure.units is TIME or measure.metric is PER_USER:
         off_s = value_error_s(rule.metric, seen)
         per_user = measure.metric is PER_USER
         return None if off_s is None else _of_paces(found, off_s) if per_user else _widened(found, off_s)
     return None
+
+
+def _with_late_sends(found: Found, seen: Evaluation) -> Found | None:
+    """Of a rate: without the time in which requests waited for their sends there had been at most as many more."""
+    assert found.value is not None
+    main = seen.main
+    share = ratio(main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"])
+    if share is None or share >= 1:
+        return None
+    high = max(filter(None, (found.value, *(found.ends or ()))))
+    return _widened(found, 0.0, high * share / (1 - share))
 
 
 def with_errors_of_both(rule: Rule, found: Found, base: Evaluation, seen: Evaluation) -> Found | None:

@@ -16,7 +16,7 @@ from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.paired import Paired
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge
+from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
 from locust_llm.slo.metrics import (
     CANCELLED_METRICS,
     EXPORTED,
@@ -346,14 +346,19 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
     ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
     missing = "its process left none" if certificate is None else certificate.missing
     chunks = float(ok["chunks"].sum())
+    # a request that was sent again, as the server was closing its connection, was not late by the load generator's doing
+    late_s = np.where(part["resent"] > 0, np.nan, part["sent_at"] - part["admitted_at"])
     return Evidence(
         worker=worker,
         requests=part.size,
+        answered=ok.size,
         ttft_p99_ms=_p99_ms(ok["ttft_s"]),
         ttft_p99_least_ms=_p99_ms(ok["ttft_soonest_s"]),
         merged_share=float(ok["merged"].sum()) / chunks if chunks else None,
         read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
-        send_lag_p99_ms=_p99_ms(part["sent_at"] - part["admitted_at"]),
+        send_lag_p99_ms=_p99_ms(late_s),
+        latest_send_ms=None if np.isnan(late_s).all() else float(np.nanmax(late_s)) * 1e3,
+        late_share=ratio(late_s, part["closed_at"] - part["admitted_at"]),
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
@@ -367,7 +372,7 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
 
 def _p99_ms(seconds: Floats) -> float | None:
     known = seconds[~np.isnan(seconds)]
-    return float(np.percentile(known, 99)) * 1e3 if len(known) else None
+    return float(np.percentile(known, percent_of(len(known)))) * 1e3 if len(known) else None
 
 
 def _where_asked(ok: Selection, column: str) -> Floats:

@@ -15,7 +15,18 @@ from locust_llm.report.prefix_cache import cache_remarks
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo import published
-from locust_llm.slo.client_verdict import BLOCKS_ADVICE, FULL_CORE, IDLE_ADVICE, INVALID, OK, advice_for
+from locust_llm.slo.client_verdict import (
+    BLOCKS_ADVICE,
+    FEW,
+    FULL_CORE,
+    IDLE_ADVICE,
+    INVALID,
+    LATE_MS,
+    OK,
+    SEND_LAG,
+    advice_for,
+    signals,
+)
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
@@ -80,6 +91,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from cache_remarks(summary.prefix_cache)
     yield from _clock(summary)
     yield from _busy(summary)
+    yield from _sent_late(summary)
     yield from _changed(summary, run)
 
 
@@ -447,6 +459,21 @@ def _busy(summary: Summary) -> Iterator[str]:
             yield (
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
                 f"throughput, not the server. {advice_for([e])}"
+            )
+
+
+def _sent_late(summary: Summary) -> Iterator[str]:
+    """One request of few, which decides nothing."""
+    for e in summary.evidence:
+        sending = next((signal for signal in signals(e) if signal.what == SEND_LAG), None)
+        latest_ms, share = e.latest_send_ms, e.late_share
+        if sending is None or sending.level != OK or e.requests >= FEW or latest_ms is None or share is None:
+            continue
+        if latest_ms > LATE_MS[0]:
+            yield (
+                f"{'WARNING: ' * (latest_ms > LATE_MS[1])}the load generator ({e.worker}) sent one of {e.requests} requests "
+                f"{brief(latest_ms, ' ms', 3)} late. That is {share:.1%} of the requests' time, so it does not lower the "
+                "client verdict."
             )
 
 

@@ -16,7 +16,7 @@ from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, Record
 from locust_llm.core.run import Health
 from locust_llm.core.server_times import ServerTimes
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge
+from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
 
 SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
@@ -40,17 +40,24 @@ class Client:
     """Lateness of one process so far; at the end analysis has the same of all records."""
 
     def __init__(self) -> None:
-        self.requests = 0
+        self.requests = self.answered = 0
         self.chunks = self.merged = 0
+        self.latest_s = self.late_s = self.taken_s = 0.0
+        """From admission to send: the longest, and all; from admission to the end, all."""
         self.ttft, self.soonest, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
         self.health: Health | None = None
 
     def add(self, record: Record) -> None:
         self.requests += 1
-        if record.sent_at is not None and record.admitted_at is not None:
-            self.send_lag.add(round((record.sent_at - record.admitted_at) * 1e6))
+        if record.sent_at is not None and record.admitted_at is not None and not record.resent:
+            late_s = record.sent_at - record.admitted_at
+            self.send_lag.add(round(late_s * 1e6))
+            self.latest_s = max(self.latest_s, late_s)
+            self.late_s += late_s
+            self.taken_s += record.closed_at - record.admitted_at
         if record.outcome != OK:
             return
+        self.answered += 1
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
         self.read_lag.add(record.read_lag_us or 0)
@@ -63,11 +70,14 @@ class Client:
         return Evidence(
             worker=worker,
             requests=self.requests,
+            answered=self.answered,
             ttft_p99_ms=_p99_ms(self.ttft),
             ttft_p99_least_ms=_p99_ms(self.soonest),
             merged_share=self.merged / self.chunks if self.chunks else None,
             read_lag_p99_ms=_p99_ms(self.read_lag),
             send_lag_p99_ms=_p99_ms(self.send_lag),
+            latest_send_ms=self.latest_s * 1e3,
+            late_share=self.late_s / self.taken_s if self.taken_s > 0 else None,
             loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
             cpu_share=None if health is None else health.cpu_share,
             cpu_wait_share=None if health is None else health.cpu_wait_share,
@@ -75,7 +85,7 @@ class Client:
 
 
 def _p99_ms(histogram: Histogram) -> float | None:
-    found = histogram.percentiles_ms(99)
+    found = histogram.percentiles_ms(percent_of(histogram.count))
     return found[0] if found else None
 
 

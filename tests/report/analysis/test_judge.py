@@ -800,6 +800,28 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
         assert summary.slos[0].reason.endswith("and the limit lies within what that leaves open")
 
 
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        ("requests_per_s > 2.1", "INCONCLUSIVE"),  # 2 were answered; without the delays it had been 2.5 at most
+        ("requests_per_s > 2.6", "FAIL"),
+        ("requests_per_s > 1.9", "PASS"),
+        ("output_tokens_per_s > 5.1", "FAIL"),
+        ("output_tokens_per_s > 4.5", "INCONCLUSIVE"),
+    ],
+)
+def test_late_sends_void_no_rule_of_a_rate_that_they_cannot_have_turned(rule: str, status: str) -> None:
+    """Two users, one second a request, each sent 200 ms after its admission: a fifth of the time."""
+    records = [
+        answered(400, 800, sent_at=10.2 + i // 2, asked_at=10.0 + i // 2, admitted_at=10.0 + i // 2) for i in range(400)
+    ]
+    run = a_run(slo=(rule,))
+    summary = summarise(collect(records), run, 0, records)
+    assert summary.client is not None
+    assert summary.client.level == INVALID
+    assert summary.slos[0].status == status, summary.slos[0].reason
+
+
 def test_sixty_three_requests_far_within_their_limit_pass_on_a_machine_that_is_not_well() -> None:
     """The largest took 0.49 s, the limit is 5 s."""
     records = [answered(420 + rank % 71, 500, sent_at=10.0 + at) for at, rank in enumerate(mixed(63))]
