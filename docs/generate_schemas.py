@@ -67,10 +67,7 @@ def _names() -> dict[str, Any]:
         "metrics": sorted({metric.tag for metric in every} | {measure.tag for measure in metrics.MEASURES}),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
-        "read().requests": [
-            *("clock_offset_s", *columns.STAMPS, *columns.DURATIONS, *columns.TOKENS, *columns.FLAGS),
-            *(*columns.OTHER_NUMBERS, *columns.TEXTS, *Felt._fields),
-        ],
+        "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Felt._fields],
         "read().gaps": ["id", "index", "gap_s", "merged"],
         "profile_export_aiperf.csv": export.STATS,
         "sweep.csv": [*export.COLUMNS_BEFORE, *export.COLUMNS_AFTER],

@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.failures import kind_of
-from locust_llm.core.record import DRAFTS, OK, RETRIED, Record
+from locust_llm.core.record import OK, RETRIED, Record
+from locust_llm.core.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
 from locust_llm.report.reading import Felt, felt, tells, tokens_of
 from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import joined as joined_server
@@ -23,58 +24,12 @@ from .gaps import Gaps, Ints
 Names = tuple[str, ...]
 Floats = NDArray[np.float64]
 
-STAMPS: Final = ("due_at", "asked_at", "admitted_at", "sent_at", "freed_at", "headers_at", "closed_at")
-DURATIONS: Final = (
-    "ttft_s", "ttft_soonest_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "latency_soonest_s",
-    "longest_stall_s", "gate_wait_s", "late_s", "close_lag_s", "connect_s",
-)  # fmt: skip
-TOKENS: Final = (
-    "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",
-)  # fmt: skip
-MEDIA: Final = ("images", "image_bytes", "image_pixels", "audio_s")
-FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
-OTHER_NUMBERS: Final = (
-    "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
-    "bad_stamps", "reads",
-    "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
-    "prefix", "prefix_tokens", "written_us", "attempt", "resent", *DRAFTS,
-)  # fmt: skip
-TEXTS: Final = (
-    "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
-    "worker", "error", "arm", "backend", "tenant", "no_itl", "rejected",
-)  # fmt: skip
-
-# What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
-SUMMARY_NUMBERS: Final = tuple(
-    name for name in (
-        "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
-        "limit", "turn", "pair", "written_us", "attempt", "resent",
-        "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA, *DRAFTS,
-    )
-    if name not in ("headers_at", "close_lag_s", "longest_stall_s")
-)  # fmt: skip
-SUMMARY_TEXTS: Final = (
-    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm", "backend", "tenant",
-    "no_itl", "rejected",
-)  # fmt: skip
-SINGLE_PRECISION: Final = frozenset(
-    {
-        *TOKENS,
-        *DRAFTS,
-        "status",
-        "limit",
-        "turn",
-        "pair",
-        "retransmits",
-        "schema_valid",
-        "inputs",
-        "chunks_counted",
-        "images",
-        "attempt",
-        "resent",
-    }
-)
-"""Whole numbers that single precision holds exactly (below 2^24)."""
+NUMBERS: Final = ("clock_offset_s", *(column.name for column in RECORD_COLUMNS if column.kind != "text"))
+TEXTS: Final = tuple(column.name for column in RECORD_COLUMNS if column.kind == "text")
+SUMMARY_COLUMNS: Final = tuple(column for column in RECORD_COLUMNS if column.in_summary)
+SUMMARY_NUMBERS: Final = ("clock_offset_s", *(column.name for column in SUMMARY_COLUMNS if column.kind != "text"))
+SUMMARY_TEXTS: Final = tuple(column.name for column in SUMMARY_COLUMNS if column.kind == "text")
+SINGLE_PRECISION: Final = frozenset(column.name for column in RECORD_COLUMNS if column.single_precision)
 
 BLOCK: Final = 2**10
 READER: Final = Reader()
@@ -159,11 +114,11 @@ def joined(parts: Sequence[Columns]) -> Columns:
 def frames(records: Iterable[Record], reader: Reader = READER) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two chunks).
 
-    requests: the columns of this file's lists, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
+    requests: all RECORD_COLUMNS, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
     gaps: ``id`` of the request, ``index`` (0 between the first two chunks), ``gap_s``, and ``merged``: one of the two
     chunks came together with others, so this gap is not sharp and stays out of the percentiles.
     """
-    table = _Table(("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, *OTHER_NUMBERS), TEXTS, {})
+    table = _Table(NUMBERS, TEXTS, {})
     streams = _Streams(reader)
     ids: list[str] = []
     nothing = np.empty(0, np.int64)
