@@ -57,14 +57,13 @@ def _with_null(schema: Any) -> None:
 
 def _names() -> dict[str, Any]:
     """Names that have no type: of metrics, columns, outcomes, statuses."""
-    every = (*metrics.LATENCIES, metrics.PER_USER, *metrics.FELT, *metrics.LENGTHS)
     assert all(hasattr(locust_llm, name) or name == "events" for name in PYTHON)
     return {
         "exit statuses": {one.name: int(one) for one in ExitStatus},
         "python": PYTHON,
         "rules": {measure.word: measure.tag for measure in metrics.MEASURES},
         "presets": sorted(grammar.PRESETS),
-        "metrics": sorted({metric.tag for metric in every} | {measure.tag for measure in metrics.MEASURES}),
+        "metrics": sorted({metric.tag for metric in metrics.METRICS} | {measure.tag for measure in metrics.MEASURES}),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
         "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Felt._fields],

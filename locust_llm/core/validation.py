@@ -16,7 +16,7 @@ from locust_llm.load.traces.trajectory import shares
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 from locust_llm.slo.reading import deadlines
 from locust_llm.slo.selectors import nearest
 
@@ -418,7 +418,7 @@ def _pooling(s: Settings) -> Iterator[str]:
         for metric in (rule.metric, *(condition.metric for condition in rule.given))
     ]
     for what, metric in dict.fromkeys((*of_rules, *good)):
-        if instead := OF_OUTPUT.get(BY_WORD[metric].tag):
+        if instead := BY_WORD[metric].instead:
             yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
 
 

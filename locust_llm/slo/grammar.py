@@ -27,7 +27,6 @@ import msgspec
 from .metrics import (
     BY_NAME,
     BY_WORD,
-    FELT,
     GIVEN,
     MEASURES,
     OF_SCHEDULE,
@@ -35,7 +34,6 @@ from .metrics import (
     RATE,
     SHARE,
     TIME,
-    TWO_TOKEN_COLUMNS,
     Measure,
 )
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, short, stage_values
@@ -94,7 +92,7 @@ class Condition(msgspec.Struct, frozen=True):
         token. Elementwise of columns. An answer of one token cannot have some metrics, and meets the condition there."""
         metric = BY_WORD[self.metric].metric
         within = OPERATORS[self.op](value, self.limit)
-        if metric is None or metric.column not in TWO_TOKEN_COLUMNS:
+        if metric is None or not metric.two_tokens:
             return within
         return within | ((value != value) & answered)
 
@@ -136,7 +134,7 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def less_is_better(self) -> bool:
         """True for latencies and errors, False for throughput, attainment and goodput."""
-        return BY_WORD[self.metric].units is TIME or self.metric == "error_rate"
+        return BY_WORD[self.metric].less_is_better
 
     @property
     def percentile(self) -> float | None:
@@ -159,7 +157,7 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def felt(self) -> bool:
         """It is about what a reader feels, which the report works out."""
-        return any(BY_WORD[word].metric in FELT for word in (self.metric, *(one.metric for one in self.given)))
+        return any(_depends_on_reader(word) for word in (self.metric, *(one.metric for one in self.given)))
 
     @property
     def early(self) -> bool:
@@ -185,6 +183,11 @@ class Rule(msgspec.Struct, frozen=True):
         braces = f"{{{where}}}" if where else ""
         base = f" of {_path(self.base)}" if self.base else ""
         return f"{kind}{self.metric}{braces}{stat} {self.op} {plain(self.number)}{self.unit}{base}{given}"
+
+
+def _depends_on_reader(word: str) -> bool:
+    metric = BY_WORD[word].metric
+    return metric is not None and metric.felt
 
 
 def parse(text: str) -> Rule:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from locust_llm.slo.grammar import Condition, parse
-from locust_llm.slo.metrics import BY_WORD, censored, waits
+from locust_llm.slo.metrics import BY_WORD
 from locust_llm.slo.selectors import INPUT, predicates
 
 
@@ -43,7 +43,7 @@ def test_a_condition_is_met(condition: Condition, value: float, answered: bool, 
 
 def test_which_values_count_of_a_request_that_failed() -> None:
     of = {word: BY_WORD[word].metric for word in ("ttft", "gate_wait", "rtt", "output_tokens_per_s_per_user")}
-    assert [word for word, metric in of.items() if metric is not None and censored(metric)] == [
+    assert [word for word, metric in of.items() if metric is not None and metric.censored] == [
         "ttft", "output_tokens_per_s_per_user",
     ]  # fmt: skip
-    assert [word for word, metric in of.items() if metric is not None and waits(metric)] == ["gate_wait"]
+    assert [word for word, metric in of.items() if metric is not None and metric.waits] == ["gate_wait"]

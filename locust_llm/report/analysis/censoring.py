@@ -27,16 +27,12 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import (
     BY_WORD,
-    FELT,
     ITL,
     LATENCY,
-    PER_USER,
     SCHEMA_VALID,
     TTFT,
     TTFT_FROM_DUE,
     Metric,
-    censored,
-    waits,
 )
 
 from .selection import Floats, Selection
@@ -101,12 +97,12 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
         low, high = np.where(open_, low, least), np.where(open_, high, most)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
-    if not waits(metric):
-        counts = rule.stat != "avg" and censored(metric)
+    if not metric.waits:
+        counts = rule.stat != "avg" and metric.censored
         low[failed] = high[failed] = (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
         ok = outcome == OK
         absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
-        if absent or not censored(metric):
+        if absent or not metric.censored:
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)
     own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
@@ -117,7 +113,7 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
 def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
     """(the least, the most) that each request has of a metric, if it does not fail; NaN where it has none, or nothing is
     known."""
-    if metric is PER_USER:
+    if metric.inverse:
         least, most = reach(part, ITL, longest_s)
         with np.errstate(divide="ignore"):
             both = [1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan)) for itl in (most, least)]
@@ -140,7 +136,7 @@ def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple
         known = ~np.isnan(part["asked_output_tokens"]) & (most > 0) & ~np.isnan(first)
         per_token = (part["closed_at"] - first) / np.where(known, most, 1.0)
         open_, bound = running, np.where(known, per_token, 0.0)
-    elif metric in FELT:  # what is not there yet may be in time, or too late for everything; a stall only grows
+    elif metric.felt:  # what is not there yet may be in time, or too late for everything; a stall only grows
         open_, bound = running, np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
         longest = longest if metric.unit == "ms" else np.ones(part.size)
     else:

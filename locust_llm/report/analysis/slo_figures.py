@@ -13,7 +13,7 @@ from locust_llm.report.results.load import Delivery
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
 from locust_llm.slo.intervals import Ends, needed
-from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
+from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
 from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 
 from . import correlation
@@ -153,7 +153,7 @@ def bounds_of(rule: Rule, part: Selection, seen: Evaluation) -> Bounds:
 
 def _distribution(rule: Rule, part: Selection, metric: Metric, known: Bounds, unsent: int, looks: int) -> Found:
     """Percentiles as in the tables: linear without failures, else nearest rank."""
-    counted = part.outcome(*FAILURES).size if censored(metric) else 0
+    counted = part.outcome(*FAILURES).size if metric.censored else 0
     if not len(known.low):
         return Found(None, note="no request succeeded" if counted else _none(rule.metric))
     trend = correlation.trend(known.low[~known.cut])

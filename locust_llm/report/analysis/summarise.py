@@ -24,12 +24,11 @@ from locust_llm.slo.metrics import (
     LATENCIES,
     LENGTHS,
     OF_OUTPUT,
-    OPTIONAL_TAGS,
     PER_USER,
     POOLED,
+    THROUGHPUTS,
     TTFT,
     TTFT_FROM_DUE,
-    WAIT_TAGS,
     Metric,
 )
 
@@ -150,7 +149,7 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
-        found = distribution(metric, (finished if metric.tag in WAIT_TAGS else ok)[metric.column], percentiles)
+        found = distribution(metric, (finished if metric.waits else ok)[metric.column], percentiles)
         if metric in (TTFT, TTFT_FROM_DUE):
             found = replace(found, intervals=_intervals(ok, metric))
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
@@ -159,8 +158,8 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     rows += rates
     itl = ok[PER_USER.column]
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
-    lengths = [row(metric) for metric in LENGTHS]
-    return (*rows, *(length for length in lengths if length.tag not in OPTIONAL_TAGS or length.count))
+    lengths = [(metric, row(metric)) for metric in LENGTHS]
+    return (*rows, *(length for metric, length in lengths if length.count or not metric.optional))
 
 
 def _in_order(ok: Selection, metric: Metric) -> Floats:
@@ -193,7 +192,7 @@ def _latencies(ok: Selection) -> Iterator[Metric]:
     """TTFO only where some answer began with reasoning: else it is TTFT again."""
     ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
     reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
-    return (metric for metric in LATENCIES if reasoned or metric.tag not in OPTIONAL_TAGS)
+    return (metric for metric in LATENCIES if reasoned or not metric.optional)
 
 
 def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
@@ -215,22 +214,27 @@ def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
 def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
-    ok, duration_s = part.outcome(OK), time.seconds
-    tokens_in, tokens_out, inputs = (total(ok[name]) for name in ("input_tokens", "output_tokens", "inputs"))
-    both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
+    ok = part.outcome(OK)
+    rows = []
+    for throughput in THROUGHPUTS:
+        amount = _amount(ok, throughput.sums or ())
+        per_second = amount / time.seconds if amount is not None and time.seconds > 0 else None
+        if throughput.sums == ("inputs",) and amount is None:
+            continue  # only embeddings and rerank have inputs
+        rows.append(Row(label=throughput.label, tag=throughput.tag, unit=throughput.unit, avg=per_second))
+    return rows
 
-    def row(label: str, tag: str, unit: str, amount: float | None) -> Row:
-        return Row(
-            label=label, tag=tag, unit=unit, avg=amount / duration_s if amount is not None and duration_s > 0 else None
-        )
 
-    return [
-        row("Request Throughput", "request_throughput", "requests/s", float(ok.size)),
-        *([] if inputs is None else [row("Input Throughput", "input_throughput", "inputs/s", inputs)]),
-        row("Output Token Throughput", "output_token_throughput", "tokens/s", tokens_out),
-        row("Input Token Throughput", "input_token_throughput", "tokens/s", tokens_in),
-        row("Total Token Throughput", "total_token_throughput", "tokens/s", both),
-    ]
+def _amount(ok: Selection, columns: Sequence[str]) -> float | None:
+    """The sum of these columns, or the number of requests without any; None: one of the columns is empty."""
+    if not columns:
+        return float(ok.size)
+    amount = 0.0
+    for column in columns:
+        if (of_column := total(ok[column])) is None:
+            return None
+        amount += of_column
+    return amount
 
 
 def _adjusted(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:

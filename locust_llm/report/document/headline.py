@@ -16,7 +16,7 @@ from locust_llm.report.results.outage import in_words
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE, censored
+from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
 from .delivery import overloaded, undelivered
@@ -214,7 +214,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
 def _beside_answers(rule: Rule, conditions: Conditions) -> str:
     """What a percentile is of, besides the answered requests that the tables are of."""
     metric = BY_WORD[rule.metric].metric
-    if metric is None or not censored(metric):
+    if metric is None or not metric.censored:
         return ""
     more = ["failures as the slowest"] * bool(conditions.failed)
     more += ["cancelled requests estimated"] * bool(conditions.cancelled)

@@ -23,7 +23,7 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
-from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, SCHEMA_VALID, Metric, censored, waits
+from locust_llm.slo.metrics import BY_WORD, POOLED, SCHEMA_VALID, Metric
 from locust_llm.slo.selectors import INPUT, predicates
 
 from .in_flight import Sends
@@ -246,15 +246,15 @@ class RuleMonitor:
             gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
             if gaps_us:
                 tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
-        elif record.outcome == OK or waits(metric):
+        elif record.outcome == OK or metric.waits:
             value = value_of(record, self.rule.metric)
             if value is not None:
                 tally.add(not self.rule.holds(value), value if self.rule.op.startswith("<") else -value)
-        elif censored(metric):  # a failure never had its token
+        elif metric.censored:  # a failure never had its token
             tally.add(True)
 
     def _mean(self, tally: Mean, metric: Metric, record: Record) -> None:
-        if record.outcome == OK or waits(metric):
+        if record.outcome == OK or metric.waits:
             value = value_of(record, self.rule.metric)
             if value is not None:
                 tally.add(value, 1)
@@ -330,7 +330,7 @@ def value_of(record: Record, word: str) -> float | None:
     metric = BY_WORD[word].metric
     assert metric is not None  # the grammar sees to it
     value: float | None = getattr(record, metric.column)
-    if value is None or metric is PER_USER:
+    if value is None or metric.inverse:
         return 1 / value if value else None
     return value * metric.base
 
