@@ -1,14 +1,13 @@
 """LLMUser: a Locust user whose requests are streamed answers of a model; the class to extend."""
 
 import logging
-import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any, ClassVar
 
 from locust import HttpUser
 from locust.env import Environment
-from locust.exception import StopTest, StopUser
+from locust.exception import StopUser
 
 import msgspec
 
@@ -19,7 +18,6 @@ from locust_llm.core.record import Record
 from locust_llm.load.conversation import Conversation
 from locust_llm.load.formats import Item
 from locust_llm.load.media import MediaError
-from locust_llm.run.detached_end import end_test
 from locust_llm.run.protocol import RequestsReturned
 from locust_llm.run.sessions.branch import Branches
 from locust_llm.run.sessions.script import Session
@@ -201,15 +199,9 @@ class LLMUser(HttpUser):
 
     def _leave(self, on_stop: Callable[[], None]) -> None:
         """``on_stop``, and what each user does at its end."""
-        why = sys.exception()
         try:
             on_stop()
-        except StopTest as now:
-            why = now
         finally:
-            if isinstance(why, StopTest):  # Locust ends this user only, against its own documentation
-                logger.error(why)
-                end_test(self.environment)
             self._branches.close()
             self.sender.permits.leave(self.number)
             self.sender.tenants.leave(self.number)

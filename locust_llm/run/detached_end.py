@@ -5,10 +5,13 @@ the locustfile is called in them), Locust kills it on the way: its end would com
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Final
+from weakref import WeakSet
 
+from locust import User
 from locust.env import Environment
 from locust.event import EventHook
 from locust.exception import StopTest
@@ -21,6 +24,7 @@ logger = logging.getLogger("locust_llm")
 
 AFTER_STOP_S: Final = 1.0
 """From the stop of a run that nobody attends to the end of the process, unless another run has begun."""
+_ends_the_run: WeakSet[Callable[[User], object]] = WeakSet()
 
 
 def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None) -> None:
@@ -31,6 +35,9 @@ def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], Non
     runner.stop_users = ending.stop_users
     for hook in (runner.environment.events.test_stopping, runner.environment.events.test_stop):
         hook.fire = partial(_fire, hook)
+    environment = runner.environment
+    for users in {*environment.user_classes, *(environment.available_user_classes or {}).values()}:
+        users.on_stop = _ending_the_run(users.on_stop)
     if isinstance(runner, MasterRunner):
         ending.locusts_start, runner.start = runner.start, ending.start  # type: ignore[method-assign]
 
@@ -43,6 +50,28 @@ def end_test(environment: Environment) -> None:
         runner.quit()
     else:
         runner.stop()
+
+
+def _ending_the_run(on_stop: Callable[[User], object]) -> Callable[[User], object]:
+    """That of a user, which also ends the run where a ``StopTest`` has ended the user. (Locust ends this user only, against
+    its own documentation.)"""
+    if on_stop in _ends_the_run:  # inherited from a class that was changed before
+        return on_stop
+
+    @wraps(on_stop)
+    def stop(user: User) -> None:
+        why = sys.exception()
+        try:
+            on_stop(user)
+        except StopTest as now:
+            why = now
+        finally:
+            if isinstance(why, StopTest):
+                logger.error(why)
+                end_test(user.environment)
+
+    _ends_the_run.add(stop)
+    return stop
 
 
 def _fire(hook: Any, **kw: Any) -> None:

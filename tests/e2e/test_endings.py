@@ -195,7 +195,7 @@ def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, wher
 
 ENDING: Final = """
 import gevent
-from locust import events, task
+from locust import HttpUser, events, task
 from locust.exception import StopTest, StopUser
 from locust.runners import MasterRunner
 from locust_llm import LLMUser
@@ -221,6 +221,14 @@ class Chat(LLMUser):
         asked.append(1)
         if {where!r} == "task" and len(asked) == 3:
             end(self.environment)
+class Plain(HttpUser):
+    fixed_count = 1 if {where!r} == "plain" else 0
+    weight = 0
+    @task
+    def ask(self):
+        self.client.get("/v1/models")
+        if len(asked) >= 3:
+            end(self.environment)
 @events.request.add_listener
 def over(**kw):
     if {where!r} == "listener" and len(asked) == 3:
@@ -236,7 +244,8 @@ def begin(runner, **kw):
 """
 QUIT: Final = "environment.runner.quit()"
 ENDS: Final = [
-    ("task", QUIT, "alone"), ("listener", QUIT, "processes"), ("listener", QUIT, "alone"), ("task", QUIT, "processes"),
+    ("task", QUIT, "alone"), ("plain", "raise StopTest('enough')", "alone"), ("plain", QUIT, "alone"),
+    ("listener", QUIT, "processes"), ("listener", QUIT, "alone"), ("task", QUIT, "processes"),
     ("master", QUIT, "processes"), ("task", "environment.runner.stop()", "alone"),
     ("task", "environment.runner.stop()", "processes"), ("task", "raise StopTest('enough')", "alone"),
     ("task", "raise StopTest('enough')", "processes"), ("wait_time", "raise StopTest('enough')", "alone"),

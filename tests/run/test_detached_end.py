@@ -26,7 +26,9 @@ LIMIT_S = 10.0
 class Run:
     """Three users; ``over`` grows by one when the listeners of an end have all returned, which takes them a while."""
 
-    def __init__(self, act: Callable[[Any], object], *, unattended: bool = False) -> None:
+    def __init__(
+        self, act: Callable[[Any], object], *, unattended: bool = False, users: tuple[type[User], ...] = ()
+    ) -> None:
         run = self
         self.asked = 0
         self.over = 0
@@ -45,7 +47,7 @@ class Run:
                     request_type="A", name="a", response_time=1, response_length=0, exception=None, context={}
                 )
 
-        self.environment = Environment(user_classes=[Asking], events=Events(), stop_timeout=LIMIT_S)
+        self.environment = Environment(user_classes=[Asking, *users], events=Events(), stop_timeout=LIMIT_S)
         self.events = self.environment.events
         self.events.test_stopping.add_listener(lambda **kw: gevent.sleep(DRAIN_S))
         self.events.test_stop.add_listener(self._report)
@@ -94,6 +96,43 @@ def test_a_task_may_end_the_run(runs: Any, way: str) -> None:
     run.wait()
     assert run.over == 1
     assert run.runner.user_count == 0
+
+
+@pytest.mark.parametrize("where", ["task", "on_start", "wait_time", "on_stop", "on_stop of a base"])
+def test_a_stop_test_of_any_user_ends_the_run(runs: Any, where: str) -> None:
+    """As Locust's documentation has it; Locust itself ends that user alone."""
+
+    def stop(place: str) -> None:
+        if place == where:
+            raise StopTest("enough")
+
+    class Plain(User):
+        def on_start(self) -> None:
+            stop("on_start")
+
+        def on_stop(self) -> None:
+            stop("on_stop of a base")
+
+        def wait_time(self) -> float:
+            stop("wait_time")
+            return 0.0
+
+        @task
+        def work(self) -> None:
+            gevent.sleep(0.001)
+            stop("task")
+            if "on_stop" in where:
+                raise StopUser
+
+    class Other(Plain):
+        def on_stop(self) -> None:
+            super().on_stop()
+            stop("on_stop")
+
+    run = runs(users=(Other,))
+    run.start()
+    run.wait()
+    assert (run.over, run.runner.user_count) == (1, 0)
 
 
 @pytest.mark.parametrize("event", ["request", "spawning_complete", "usage_monitor"])
