@@ -18,9 +18,8 @@ class RuleResult(msgspec.Struct, frozen=True):
 
     rule: str
     status: str
-    observed: float | None = None
-    """In ``unit``."""
-    unit: str = ""
+    observed: str = ""
+    """With its unit, in the digits of the report's table; empty: there is none."""
     reason: str = ""
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 def number(value: float | None, digits: int | None = None, most: int = 2) -> str:
@@ -17,6 +17,14 @@ def number(value: float | None, digits: int | None = None, most: int = 2) -> str
     return f"{value:.{max(0, min(most, decimals))}f}"
 
 
+FEW_DIGITS: Final = 4
+"""With more than these, a value was asked for exactly, however small it is."""
+MOST_DIGITS: Final = 15
+"""Of a float, that all mean something."""
+SAME: Final = 1e-12
+"""Relative difference up to which two values are one: a product of floats is not exact."""
+
+
 def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
     if value is None or math.isnan(value):
@@ -24,8 +32,25 @@ def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     if math.isinf(value):
         return "fail"
     size = math.floor(math.log10(abs(value))) if value else 0
-    text = f"{value:,.{max(0, min(6, digits - 1 - size))}f}"
+    most = 6 if digits <= FEW_DIGITS else digits + 6
+    text = f"{value:,.{max(0, min(most, digits - 1 - size))}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def digits_apart(value: float, *others: float | None, digits: int = 3) -> int:
+    """So many significant digits, ``digits`` at least, that the value as ``brief`` writes it is on its side of each of the
+    others, and equal to none that it differs from: with three, 567.04 would be written as the limit of 567."""
+    known = [other for other in others if other is not None and not math.isclose(value, other, rel_tol=SAME)]
+    for more in range(digits, MOST_DIGITS):
+        written = written_number(brief(value, digits=more))
+        if all(written != other and (written < other) == (value < other) for other in known):
+            return more
+    return MOST_DIGITS
+
+
+def written_number(text: str, unit: str = "") -> float:
+    """What a reader of a text of ``brief`` takes its value for."""
+    return float(text.removesuffix(unit).replace(",", "")) if text != "fail" else math.inf
 
 
 def supported(value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0) -> str:
@@ -97,11 +122,11 @@ def _place(reach: float) -> int:
     return (reach / 10.0**size < 2.95) - size
 
 
-def duration(seconds: float | None) -> str:
-    """Three digits, in seconds from a second on: ``12.3 ms``, ``1.23 s``."""
+def duration(seconds: float | None, digits: int = 3) -> str:
+    """In seconds from a second on: ``12.3 ms``, ``1.23 s``."""
     if seconds is not None and abs(seconds) < 0.9995:
-        return brief(seconds * 1e3, " ms", 3)
-    return brief(seconds, " s", 3)
+        return brief(seconds * 1e3, " ms", digits)
+    return brief(seconds, " s", digits)
 
 
 def clean(text: str) -> str:

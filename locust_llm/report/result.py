@@ -5,7 +5,8 @@ import math
 from locust_llm.core.report_result import Figure, ReportResult, RuleResult
 from locust_llm.core.run import Run
 from locust_llm.core.text import sentence
-from locust_llm.report.analysis.summary import Row, Summary
+from locust_llm.report.analysis.summary import Row, SloResult, Summary
+from locust_llm.report.document.blocks import observed
 from locust_llm.report.document.paired import verdict_of
 from locust_llm.report.document.published import broken_line
 from locust_llm.report.document.remarks import incomplete
@@ -26,7 +27,7 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "", annot
         annotations=annotations.encode("utf-8", "replace").decode(),
         incomplete=bool(incomplete(summary, run)),
         slo_status=summary.slo_status,
-        rules=tuple(RuleResult(r.rule, r.status, _finite(r.observed), r.unit, r.reason) for r in summary.slos),
+        rules=tuple(_rule(result) for result in summary.slos),
         not_valid=(broken_line(summary.validity) or "") if run.settings.published_rules == FAILS else "",
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
@@ -35,6 +36,11 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "", annot
         swept=sweep is not None or summary.paired is not None,
         findings=tuple(filter(None, findings)),
     )
+
+
+def _rule(result: SloResult) -> RuleResult:
+    value = "" if result.observed is None else observed(result)
+    return RuleResult(result.rule, result.status, value, result.reason)
 
 
 def _figure(row: Row) -> Figure:

@@ -265,8 +265,7 @@ def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
 def _final(result: ReportResult, live: Live) -> Json:
     rules = []
     for rule in result.rules:
-        observed = "" if rule.observed is None else brief(rule.observed, rule.unit)
-        rules.append((rule.rule, rule.status, "; ".join(filter(None, (observed, rule.reason)))))
+        rules.append((rule.rule, rule.status, "; ".join(filter(None, (rule.observed, rule.reason)))))
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}

@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.core.text import brief, clean, compared, duration, many, number, places, supported, title
+from locust_llm.core.text import (
+    SAME,
+    brief,
+    clean,
+    compared,
+    digits_apart,
+    duration,
+    many,
+    number,
+    places,
+    supported,
+    title,
+    written_number,
+)
 from locust_llm.report.analysis.summary import Row
 from locust_llm.report.document.blocks import marked
 
@@ -96,3 +109,22 @@ def test_every_difference_adds_up_as_it_is_written(
     assert Decimal(b) - Decimal(a) == Decimal(difference)
     assert len({len(text.partition(".")[2]) for text in (a, b, difference)}) == 1
     assert abs(value - base) < 1e-6 or Decimal(difference) != 0
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "digits"),
+    [(567.4, (567.0,), 4), (567.04, (567.0,), 5), (566.96, (567.0,), 5), (612.0, (567.0,), 3), (567.0, (567.0,), 3),
+     (567.4, (567.0, 567.38), 4), (0.1 + 0.2, (0.3,), 3), (5.0, (None,), 3)],
+)  # fmt: skip
+def test_so_many_digits_that_a_value_is_on_its_side(
+    value: float, others: tuple[float | None, ...], digits: int
+) -> None:
+    assert digits_apart(value, *others) == digits
+
+
+@given(st.floats(1e-6, 1e9), st.floats(-1e-6, 1e-6))
+def test_what_differs_is_written_so(limit: float, off: float) -> None:
+    value = limit * (1 + off)
+    written = written_number(brief(value, digits=digits_apart(value, limit)))
+    same = math.isclose(value, limit, rel_tol=SAME)
+    assert same or (written != limit and (written < limit) == (value < limit))

@@ -567,7 +567,7 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     run.store.result = ReportResult(
         client=Verdict("OK"),
         slo_status="FAIL",
-        rules=(RuleResult("ttft p95 < 1s", "FAIL", 2.0, "s", "why"),),
+        rules=(RuleResult("ttft p95 < 1s", "FAIL", "2s", "why"),),
         figures={
             "time_to_first_token": Figure(count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}),
             "output_token_throughput": Figure(12.5),

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.core.text import brief
+from locust_llm.core.text import brief, digits_apart
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
@@ -136,7 +136,8 @@ def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
         reach = low, high
     measure = BY_WORD[rule.metric]
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
-    here_said, base_said = (brief(value * measure.units[unit], unit) for value in (here_is, base_is))
+    digits = digits_apart(here_is, base_is, digits=4)
+    here_said, base_said = (brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is))
     told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
     trend = RISES if found.here.trend and (found.here.trend == RISES) == rule.less_is_better else ""
     return Found(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)), trend=trend)

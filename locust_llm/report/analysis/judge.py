@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.text import brief
+from locust_llm.core.text import brief, digits_apart
 from locust_llm.slo.client_verdict import INVALID, Verdict
 from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
@@ -175,7 +175,8 @@ def _assumed(rule: Rule, found: Found) -> str:
 
 
 def _beyond(rule: Rule, bound: float) -> str:
-    return brief(bound * rule.factor, rule.unit, 3)
+    value = bound * rule.factor
+    return brief(value, rule.unit, digits_apart(value, rule.number))
 
 
 def _cut(found: Found) -> str:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.core.text import brief, number, places, supported
+from locust_llm.core.text import brief, digits_apart, number, places, supported, written_number
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Row, SloResult
 
@@ -68,11 +68,21 @@ def observed(result: SloResult) -> str:
         return "-"
     result = _readable(result)
     if result.worst is None or result.observed is None:
-        text = brief(result.observed, result.unit, 3)
-        return text if _keeps_its_side(text, result) else brief(result.observed, result.unit)
+        return brief(result.observed, result.unit, value_digits(result))
     low, high = sorted((result.observed, result.worst))
-    least, most = brief(low, result.unit), brief(high, result.unit)
+    least, most = (brief(end, result.unit, digits_apart(end, result.limit, digits=4)) for end in (low, high))
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
+
+
+def value_digits(result: SloResult) -> int:
+    """So many digits, at least three, that the figure as written is on its side of the limit, and within its interval."""
+    value = result.observed
+    if value is None or not math.isfinite(value):
+        return 3
+    digits = digits_apart(value, result.limit)
+    written = written_number(brief(value, digits=digits))
+    outside = [end for end in (result.low, result.high) if end is not None and (written < end) != (value < end)]
+    return digits_apart(value, result.limit, *outside, digits=digits)
 
 
 def interval(result: SloResult) -> str:
@@ -81,9 +91,9 @@ def interval(result: SloResult) -> str:
         return "-"
     result = _readable(result)
     if result.high is None or (result.worst is not None and result.high == math.inf):
-        return f"at least {brief(result.low, result.unit)}"
+        return f"at least {_end(result.low, None, result)}"
     if result.low is None:
-        return f"at most {brief(result.high, result.unit)}"
+        return f"at most {_end(result.high, None, result)}"
     reach = _reach(result)
     low, high = (_end(end, reach, result) for end in (result.low, result.high))
     return f"{low} to {high}"
@@ -110,26 +120,19 @@ def _readable(result: SloResult) -> SloResult:
     )
 
 
-def _end(end: float, reach: float | None, result: SloResult) -> str:
-    """As many digits as the interval is good for; more where these would leave the figure outside of it."""
+def _end(end: float | None, reach: float | None, result: SloResult) -> str:
+    """As many digits as the interval is good for; more where these would leave the figure outside of it, or put the end on
+    the limit or beyond it."""
     text = supported(end, reach, result.unit, more=1)
-    if result.observed is None or not math.isfinite(end) or not math.isfinite(result.observed):
+    if end is None or not math.isfinite(end):
         return text
-    rounded = float(text.removesuffix(result.unit).replace(",", ""))
-    beside = (end <= result.observed < rounded) or (rounded < result.observed <= end)
-    return brief(end, result.unit) if beside else text
-
-
-def _keeps_its_side(text: str, result: SloResult) -> bool:
-    """Rounded, the figure is still on its side of the limit, and within its interval."""
-    if result.observed is None or not math.isfinite(result.observed):
-        return True
-    rounded = float(text.removesuffix(result.unit).replace(",", ""))
-    crossed = result.limit is not None and (rounded <= result.limit) != (result.observed <= result.limit)
-    met = result.limit is not None and rounded == result.limit != result.observed
-    below = result.low is not None and rounded < result.low
-    above = result.high is not None and rounded > result.high
-    return not (crossed or met or below or above)
+    written = written_number(text, result.unit)
+    value, limit = result.observed, result.limit
+    beside = value is not None and ((end <= value < written) or (written < value <= end))
+    at_limit = limit is not None and (written == limit or (written < limit) != (end < limit))
+    if beside or at_limit:
+        return brief(end, result.unit, digits_apart(end, limit, digits=4))
+    return text
 
 
 def _reach(result: SloResult) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, cut, duration, many
+from locust_llm.core.text import MOST_DIGITS, brief, cut, digits_apart, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.knee import foremost
 from locust_llm.report.analysis.summary import Group, Row, SloResult, Summary, SweepSummary
@@ -19,6 +19,7 @@ from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
+from .blocks import interval, value_digits
 from .delivery import overloaded, undelivered
 from .paired import difference_of
 from .probe import named
@@ -196,19 +197,18 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         )
         tolerance = f"{side} {plain(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
-            ends = f"{result.low:+.3g} to {result.high:+.3g}{rule.unit}"
-            return f"{what} shows no difference from {rule.base} (95% interval {ends}), {tolerance}"
+            return f"{what} shows no difference from {rule.base} (95% interval {interval(result)}), {tolerance}"
         side = "worse" if (result.observed or 0) > 0 else "better"
-        by = brief(abs(result.observed or 0), rule.unit, 3)
+        by = brief(abs(result.observed or 0), rule.unit, value_digits(result))
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
     if math.isinf(result.observed or 0):
         lands_on = "failed" if result.worst is None else "cut"
         counts = "" if side == "limit" else "which counts as "
-        return f"{what} falls on a {lands_on} request, {counts}{side} {_written(rule, rule.number)}"
+        return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
     what += "" if rule.percentile is None else _beside_answers(rule, conditions)
-    return f"{what} is {_value(rule, result)}, {side} {_written(rule, rule.number)}"
+    return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
 
 
 def _beside_answers(rule: Rule, conditions: Conditions) -> str:
@@ -222,17 +222,24 @@ def _beside_answers(rule: Rule, conditions: Conditions) -> str:
 
 
 def _value(rule: Rule, result: SloResult) -> str:
+    """On its side of the limit as it is written, with as many digits as that takes."""
     if result.worst is None:
-        return _written(rule, result.observed)
+        return _written(rule, result.observed, value_digits(result))
     low, high = sorted((result.observed or 0.0, result.worst))
-    return f"at least {_written(rule, low)}" if math.isinf(high) else f"{_written(rule, low)} to {_written(rule, high)}"
+    least, most = (_written(rule, end, digits_apart(end, result.limit)) for end in (low, high))
+    return f"at least {least}" if math.isinf(high) else f"{least} to {most}"
 
 
-def _written(rule: Rule, value: float | None) -> str:
+def _limit(rule: Rule) -> str:
+    """All digits that it was given with."""
+    return _written(rule, rule.number, MOST_DIGITS)
+
+
+def _written(rule: Rule, value: float | None, digits: int) -> str:
     """``value``: in the unit of the rule."""
     if BY_WORD[rule.metric].units is TIME and value is not None:
-        return duration(value / rule.factor)
-    return brief(value, rule.unit, 3)
+        return duration(value / rule.factor, digits)
+    return brief(value, rule.unit, digits)
 
 
 # -- without rules -----------------------------------------------------------------------------------------------------

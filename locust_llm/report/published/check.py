@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, FLAT
-from locust_llm.core.text import many, number
+from locust_llm.core.text import brief, digits_apart, many, number
 from locust_llm.report.analysis.summary import Level, Summary
 from locust_llm.report.results.validity import Check, Validity
 from locust_llm.slo.client_verdict import OK
@@ -96,8 +96,12 @@ def _each(
         return Check(rule=rule, met=False, text="no point was measured")
     if short:
         worst = min(short, key=lambda p: found(p) / (asked(p) or 1.0))
-        least = f"the rules ask {_figure(asked(worst) or 0.0)}{worst.place}"
-        text = f"{unit.format(_figure(found(worst)))}, {least}"
+        least = asked(worst) or 0.0
+        short_by_little = _figure(found(worst)) == _figure(least)
+        value = (
+            brief(found(worst), digits=digits_apart(found(worst), least)) if short_by_little else _figure(found(worst))
+        )
+        text = f"{unit.format(value)}, the rules ask {_figure(least)}{worst.place}"
         return Check(rule=rule, met=False, text=text, others=len(short) - 1)
     ends = [_figure(end) for end in (min(map(found, points)), max(map(found, points)))]
     span = " to ".join(dict.fromkeys(ends))

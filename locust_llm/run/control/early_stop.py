@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.text import brief, digits_apart
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
@@ -155,8 +156,9 @@ class Mean:
         return worth >= MIN_WORTH and self._beyond.mean > sure_distance(worth) * error
 
     def __str__(self) -> str:
-        value = f"{self.value * self._factor:.4g}{self._unit}"
-        return f"over {self.count} requests it is {value}, and its interval lies beyond the limit"
+        value = self.value * self._factor
+        written = brief(value, self._unit, digits_apart(value, self._limit * self._factor, digits=4))
+        return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 
 class RuleMonitor:

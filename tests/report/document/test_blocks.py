@@ -35,3 +35,42 @@ def test_the_figure_has_the_digits_of_headline_and_tiles_and_stays_on_its_side()
     wide = SloResult(rule="r", status="PASS", observed=567.3, low=410.0, high=720.0, limit=900.0, unit="ms")
     near = SloResult(rule="r", status="FAIL", observed=567.3, low=567.1, high=567.9, limit=567.0, unit="ms")
     assert (observed(wide), observed(near)) == ("567ms", "567.3ms")
+
+
+def milliseconds(value: float, limit: float, **more: float) -> SloResult:
+    return SloResult(rule="r", status="FAIL", observed=value, limit=limit, unit="ms", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "written"),
+    [
+        (milliseconds(567.04, 567.0), "567.04ms"),  # four digits would be the limit again
+        (milliseconds(567.0004, 567.0), "567.0004ms"),
+        (milliseconds(566.96, 567.0), "566.96ms"),
+        (milliseconds(567.0, 567.0), "567ms"),
+        (milliseconds(0.567 * 1e3, 567.0), "567ms"),  # the same but for the last bit of a float
+        (milliseconds(1234.6, 1234.5), "1,235ms"),
+        (milliseconds(0.0000002, 0.0), "0.0000002ms"),
+        (milliseconds(567.02, 567.0, worst=700.0), "567.02ms to 700ms"),
+        (milliseconds(567.02, 567.0, worst=math.inf), "≥ 567.02ms"),
+    ],
+)
+def test_a_figure_that_is_not_its_limit_is_not_written_as_it(result: SloResult, written: str) -> None:
+    assert observed(result) == written
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [
+        (567.03, 590.0, "567.03ms to 590ms"),
+        (540.0, 566.98, "540ms to 566.98ms"),
+        (567.03, None, "at least 567.03ms"),
+        (None, 566.98, "at most 566.98ms"),
+        (567.0, 590.0, "567ms to 590ms"),
+    ],
+)
+def test_an_end_of_an_interval_is_not_written_as_the_limit_that_it_misses(
+    low: float | None, high: float | None, written: str
+) -> None:
+    result = SloResult(rule="r", status="FAIL", observed=570.0, low=low, high=high, limit=567.0, unit="ms")
+    assert interval(result) == written

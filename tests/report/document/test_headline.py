@@ -50,6 +50,20 @@ def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
     assert said(*spread(199), **settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("ttft_ms", "rule", "expected"),
+    [
+        (567.04, "ttft p50 < 567ms", "p50 of TTFT is 567.04 ms, above 567 ms"),
+        (566.96, "ttft p50 < 567ms", "p50 of TTFT is 566.96 ms, within 567 ms"),
+        (1236.0, "ttft p50 < 1234ms", "p50 of TTFT is 1.24 s, above 1.234 s"),
+        (999.7, "ttft p50 < 1s", "p50 of TTFT is 0.9997 s, within 1 s"),
+    ],
+)
+def test_a_figure_near_its_limit_has_the_digits_that_part_them(ttft_ms: float, rule: str, expected: str) -> None:
+    records = [answered(ttft_ms, ttft_ms + 20)] * 199
+    assert said(*records, slo=(rule,)) == f"With 2 users {expected}"
+
+
 def test_undecided_rules_are_named() -> None:
     slow = ("ttft p99 < 300ms", "ttft p99 < 310ms")
     both = said(*spread(199), slo=("ttft p50 < 3s", *slow))
@@ -148,9 +162,9 @@ def of(run: Run, records: list[Record]) -> str:
             "INCONCLUSIVE",
             -7.55,
             42.8,
-            "shows no difference from a (95% interval -7.55 to +42.8%), and the tolerance is 50%",
+            "shows no difference from a (95% interval -7.5% to 42.8%), and the tolerance is 50%",
         ),
-        ("PASS", -7.55, 42.8, "shows no difference from a (95% interval -7.55 to +42.8%), within the tolerance of 50%"),
+        ("PASS", -7.55, 42.8, "shows no difference from a (95% interval -7.5% to 42.8%), within the tolerance of 50%"),
         ("FAIL", 70.0, 90.0, "is 80% worse than a, beyond the tolerance of 50%"),
     ],
 )
