@@ -10,6 +10,7 @@ import locust_llm
 from locust_llm.core.jsonl import OUTCOMES, PHASES, LineOfRecord
 from locust_llm.core.run import Run
 from locust_llm.exit_status import ExitStatus
+from locust_llm.probe.result import ProbeFindings
 from locust_llm.report import export
 from locust_llm.report.analysis import columns
 from locust_llm.report.analysis.summary import Summary
@@ -31,7 +32,7 @@ def files() -> dict[Path, str]:
 
 def _run() -> dict[str, Any]:
     """Of run.json: the run, and what its report found. A number that is not finite is null in JSON."""
-    types = get_type_hints(Summary)
+    types = get_type_hints(Summary) | {"examination": ProbeFindings}
     fields = [("run", Run), *((name, types[name] | None, None) for name in FACTS)]
     found = msgspec.json.schema(msgspec.defstruct("RunFile", fields, kw_only=True))
     for name, schema in found["$defs"].items():

@@ -34,7 +34,6 @@ from locust_llm.core.storage import (
     run_json,
 )
 from locust_llm.core.text import clean
-from locust_llm.probe.requests import ProbeResult, probe_results
 from locust_llm.report.analysis.columns import Columns, frames
 from locust_llm.report.analysis.interference import interference, sampled_share
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
@@ -49,6 +48,7 @@ from locust_llm.slo.metrics import DEFINITIONS
 from . import export
 from . import text as tables
 from .html import page
+from .kinds import Experiment, read_experiment
 from .pareto.energy import energy_of
 from .plus_minus import certified
 from .prefix_cache import cached_by_metrics, prefix_cache
@@ -272,16 +272,17 @@ def _summary(
     sweep = _sweep(folder, run, stages) if staged else None
     levels = occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
-    results, beside = list[ProbeResult](), None
+    experiment: Experiment | None = None
+    beside = None
     try:
-        results = probe_results(records)
-        if not results and (sweep is None or sweep.repeats) and not run.settings.compares:
+        experiment = read_experiment(records)
+        if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
-    summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
+    summary = summarise(columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons)
     if (
-        not results
+        experiment is None
         and not (staged and sweep is not None and not sweep.repeats)
         and not run.settings.compares
         and not run.imported

@@ -21,7 +21,6 @@ from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, ma
 from locust_llm.report.document.headline import OF_TAGS, headline
 from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.paired import head_of
-from locust_llm.report.document.probe import beside, scheduler
 from locust_llm.report.document.remarks import (
     FIRST_FAILED,
     SIMULATED,
@@ -119,7 +118,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     if summary.paired is not None and summary.paired.warning:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
-        yield from (block.text for block in [*scheduler(summary.examination)][1:] if isinstance(block, Text))
+        yield from (reason.text for reason in summary.examination.reasons())
     if not summary.conditions.succeeded:  # the headline has them
         return
     if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
@@ -187,7 +186,7 @@ def _uncertainty(row: Row) -> list[str]:
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:
     """The most important first."""
     if summary.examination is not None:
-        yield from (one.what for one in summary.examination.advice)
+        yield from summary.examination.advice_lines()
     if (sweep := summary.sweep) is not None and summary.swept:
         texts = [knee.text for knee in foremost_knees(sweep) if knee.value is not None or knee.rule == SLO]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
@@ -203,7 +202,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
 def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """(head, rows) of the main figures; empty without any."""
     if summary.examination is not None:
-        found = beside(summary.examination.symptoms)
+        found = summary.examination.main_table()
         return ((), ()) if found is None else (found.head, found.rows)
     if summary.paired is not None:
         return head_of(summary.paired), _arms(summary.paired)

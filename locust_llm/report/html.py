@@ -28,7 +28,6 @@ from locust_llm.report.document.blocks import Block, Charts, Heading, Headline, 
 from locust_llm.report.document.document import (
     DISTRIBUTIONS,
     LATENCY,
-    LENGTHS,
     OVER_TIME,
     POOLED_LATENCY,
     SERVER,
@@ -44,7 +43,6 @@ from locust_llm.report.plots.breakdown import Bars, breakdown_bars
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
 from locust_llm.report.plots.over_time import latencies, over_time, stretch
-from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.plots.tenants import service_plots
@@ -130,7 +128,7 @@ def _charts(
     limits, sweep, probe = slo_limits(summary, rules.by_text), summary.sweep, summary.examination
     found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [timeline(shown)] if shown else []}
     if probe is not None:  # its load is artificial: no charts over time, no distributions
-        return found | {LENGTHS: lambda: by_length(probe.symptoms)}
+        return found | {probe.chart_heading: probe.charts}
     if sweep is not None:
         found[STAGES] = lambda: stage_plots(sweep, limits, rules.readable)
     if not summary.swept:  # its stages have different loads

@@ -2,16 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from statistics import median
 from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, cut, duration, many
-from locust_llm.probe.diagnosis import CANNOT_TELL
-from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.knee import at, written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
-from locust_llm.report.document.probe import named
 from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
@@ -46,8 +42,8 @@ def about(summary: Summary, run: Run) -> Iterator[str]:
 
 def badges(summary: Summary) -> Iterator[tuple[str, str]]:
     """(text, class)."""
-    if (probe := summary.examination) is not None:
-        yield probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"
+    if summary.examination is not None:
+        yield summary.examination.badge()
     if summary.paired is not None:
         yield summary.paired.verdict.lower(), ARM_CLASSES[summary.paired.verdict]
     if summary.slo_status is not None:
@@ -66,24 +62,10 @@ def badges(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if summary.examination is not None:
-        return _probe_tiles(summary.examination)
+        return summary.examination.tiles()
     if summary.paired is not None:
         return _paired_tiles(summary.paired)
     return _run_tiles(summary, run) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
-
-
-def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
-    """The scheduler and its main figures."""
-    found = probe.symptoms
-    name, _, more = named(probe.diagnosis, found).partition(", ")
-    yield "Scheduler", name, more
-    if stalls := found.of("stall", found.longest):
-        longest = median(stall.longest_s for stall in stalls)
-        yield "Longest gap, median", duration(longest), f"beside a prompt of {found.longest:,} tokens"
-    if found.quiet_s is not None:
-        yield "Gap without prompts", duration(found.quiet_s), "mean"
-    if found.token_s is not None and found.token_s > 0:
-        yield "Prefill", brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,6 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from locust.env import Environment
 
@@ -23,10 +22,6 @@ from locust_llm.core.refusal import Refused
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short
 from locust_llm.report.plots.timeline_svg import fragment
-from locust_llm.results.history.entry import Entry
-from locust_llm.results.history.index import runs_in
-from locust_llm.results.history.page import page
-from locust_llm.results.history.series import series_of
 from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
@@ -36,6 +31,7 @@ from .form import LIMIT_FIELD, SPAWN_RATE, fields
 from .live import PERCENTILES
 from .new_run import groups
 from .origin import guarded, names
+from .pages import WEB_PAGES, load_page
 from .swarm import Swarm, is_open
 from .view import View
 from .whitelist import Whitelist
@@ -134,8 +130,9 @@ def _routes(view: View, datasets: Datasets) -> Iterator[tuple[str, str, Callable
     yield "/gate", "llm_gate", lambda: _gate(view), post
     yield "/runs", "llm_runs", lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}), get
     yield "/runs/<run>/<path:path>", "llm_file", lambda run, path: _file(view.archive, run, path), get
-    yield "/history", "llm_history", lambda: _history(view), get
     yield "/last/<path:path>", "llm_last", lambda path: _file(view.archive, view.archive.last, path), get
+    for name in WEB_PAGES:
+        yield f"/{name}", f"llm_{name}", partial(_page_of_runs, view, name), get
 
 
 def _asset(name: str) -> flask.Response:
@@ -233,23 +230,17 @@ def _number(kind: type, wanted: str, text: str) -> Any:
     return value
 
 
-def _history(view: View) -> flask.Response:
-    """All past runs, and what changed in their figures: read by a thread, and not during a run, which it would disturb."""
+def _page_of_runs(view: View, name: str) -> flask.Response:
+    """A page of all past runs: made by a thread, and not during a run, which it would disturb."""
     if (reports := view.archive.reports) is None or not reports.is_dir():
-        return _text("there is no folder of runs: with --report-dir, locust-llm history DIR shows them", 404)
+        return _text(f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404)
     if view.control is not None or view.starting:
-        return _text("a run is on: its end brings back the history", 409)
-    made: str = gevent.get_hub().threadpool.apply(
-        lambda: page(series_of(runs_in(reports).entries), reports.name, _report)
-    )
+        return _text(f"a run is on: its end brings back the {name}", 409)
+    make_page = load_page(name)  # here: locks of an import belong to greenlets, not to that thread
+    made: str = gevent.get_hub().threadpool.apply(make_page, (reports,))
     answer = _sent(made.encode(), "text/html")
     answer.headers["Content-Security-Policy"] = SANDBOX
     return answer
-
-
-def _report(run: Entry) -> str:
-    """Its address beside the history."""
-    return f"runs/{quote(run.folder, safe='')}/report.html" if "/" not in run.folder else ""
 
 
 def _file(archive: Archive, run: str, path: str) -> flask.Response:

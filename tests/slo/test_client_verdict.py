@@ -14,6 +14,7 @@ from locust_llm.probe.requests import ProbeResult
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence
+from locust_llm.report.probe_report import Probe
 from locust_llm.run.control.live_stats import Client
 from locust_llm.slo.client_verdict import (
     BUSY_ADVICE,
@@ -244,9 +245,9 @@ def test_a_probe_is_held_against_the_least_ttft_that_it_compares() -> None:
         for number, (kind, turn, tokens, ttft_s) in enumerate(took)
     ]
     requests = collect([answered(1000, 1020, 1040)]).requests
-    (of_probe,) = evidence(Selection(requests, np.array([True])), [], results=results)
+    (of_probe,) = evidence(Selection(requests, np.array([True])), [], experiment=Probe(results))
     assert (of_probe.ttft_p99_ms, of_probe.ttft_compared_ms) == (None, pytest.approx(1000.0))
-    (cut_short,) = evidence(Selection(requests, np.array([True])), [], results=results[4:])
+    (cut_short,) = evidence(Selection(requests, np.array([True])), [], experiment=Probe(results[4:]))
     assert cut_short.ttft_compared_ms is None
 
 

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from locust_llm.core.options.selftest_modes import REQUIRE
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
-from locust_llm.probe.requests import ProbeResult
-from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s, shortest_ttft_s
 from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.report.kinds import Experiment
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.paired import Paired
@@ -58,7 +57,7 @@ def summarise(
     sweep: SweepSummary | None = None,
     levels: Occupancy | None = None,
     interference: Interference | None = None,
-    results: Sequence[ProbeResult] = (),
+    experiment: Experiment | None = None,
     unread: Sequence[str] = (),
 ) -> Summary:
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and for the throughput in the
@@ -66,7 +65,7 @@ def summarise(
 
     ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of the
     stages, which decide the rules; repeats are judged together. ``levels``: the occupancy, if known; ``interference``: of
-    prefills with decodes, if computed; ``results``: all of a probe; ``unread``: a sentence for each unreadable line.
+    prefills with decodes, if computed; ``experiment``: None of a load test; ``unread``: a sentence for each unreadable line.
     """
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling"))
@@ -77,7 +76,7 @@ def summarise(
     time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    found = _evidence_of_run(main, run, gaps["profiling"], results)
+    found = _evidence_of_run(main, run, gaps["profiling"], experiment)
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict, None if within is None else ended)
@@ -106,16 +105,16 @@ def summarise(
         outages=outages(main, run) if swept is None else (),
         growth=growth(main) if swept is None else None,
         interference=interference,
-        examination=_examination(results, run, verdict) if results else None,
+        examination=None if experiment is None else experiment.examine(run, verdict),
         sweep=sweep,
         paired=compared,
         unread=tuple(unread),
     )
 
 
-def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, results: Sequence[ProbeResult]) -> tuple[Evidence, ...]:
+def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, experiment: Experiment | None) -> tuple[Evidence, ...]:
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
-    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, results=results, required=required)
+    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
     return () if run.imported else found  # they are of another load generator
 
 
@@ -317,13 +316,13 @@ def evidence(
     healths: Iterable[Health],
     *,
     gap_p99_ms: float | None = None,
-    results: Sequence[ProbeResult] = (),
+    experiment: Experiment | None = None,
     required: bool = False,
 ) -> tuple[Evidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
     ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
-    One row per process with requests. ``results``: of a probe, whose prompts differ in length: p99 of its TTFT is that of
+    One row per process with requests. The prompts of an ``experiment`` differ in length: p99 of its TTFT is that of
     its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
     certificate.
     """
@@ -333,8 +332,9 @@ def evidence(
     rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
     machines = Counter(map(_host, names))
     rows = (replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows)
-    if results:
-        compared_ms = None if (shortest_s := shortest_ttft_s(results)) is None else shortest_s * 1e3
+    if experiment is not None:
+        compared_s = experiment.compared_ttft_s
+        compared_ms = None if compared_s is None else compared_s * 1e3
         rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms) for row in rows)
     return tuple(rows)
 
@@ -440,11 +440,6 @@ def _gate(columns: Columns, run: Run, levels: Occupancy | None, span: tuple[floa
         return None
     levels = levels or occupancy(columns.requests, run.limits)
     return gate_use(levels, *span) if levels else None
-
-
-def _examination(results: Sequence[ProbeResult], run: Run, verdict: Verdict | None) -> ProbeFindings:
-    target_s = itl_limit_s(run.settings.rules)
-    return examine(results, None if verdict is None else verdict.level, target_s)
 
 
 def _less_one(ratio: float | None) -> float | None:

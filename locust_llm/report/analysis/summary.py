@@ -3,7 +3,7 @@
 import msgspec
 
 from locust_llm.core.sweep import REPEAT
-from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.kinds import Examination
 from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.energy import Energy
@@ -347,7 +347,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None
     """None: no request decoded, or it was not computed."""
-    examination: ProbeFindings | None = None  # of a probe
+    examination: Examination | None = None
+    """What an experiment found; None: the run is a load test."""
     sweep: SweepSummary | None = None
     """None: no stages."""
     paired: Paired | None = None

@@ -1,7 +1,6 @@
 """Document: the report of a run in reading order, as headings, texts and tables."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -29,7 +28,6 @@ from .figures import details, figures
 from .headline import headline
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
-from .probe import findings, scheduler
 from .published import by_published, energy_line
 from .remarks import (
     SIMULATED,
@@ -52,7 +50,6 @@ MESSAGE_WIDTH: Final = 200
 MAX_FAILURE_ROWS: Final = 20
 LATENCY: Final = "TTFT and ITL over time"
 STAGES: Final = "Stage by stage"
-LENGTHS: Final = "By prompt length"
 OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
@@ -71,7 +68,10 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     probe, sweep, paired = summary.examination, summary.sweep, summary.paired
     yield Heading(titled(summary, run))
     yield from opening(summary, run)
-    yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
+    if probe is not None:
+        yield Charts(probe.chart_heading)
+    else:
+        yield Charts(LATENCY if sweep is None or sweep.repeats else STAGES)
     yield from rules_table(summary, run)
     if summary.validity is not None:
         yield from by_published(summary.validity)
@@ -84,7 +84,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if nothing:  # then when they failed says more than tables without figures
         yield Charts(OVER_TIME)
     if probe is not None:
-        yield from findings(probe)
+        yield from probe.blocks()
     elif not summary.swept:
         yield from figures(summary, run)
     if sweep is not None:
@@ -128,7 +128,7 @@ def opening(summary: Summary, run: Run) -> Iterator[Block]:
     if verdict is not None:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
-        yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first
+        yield from summary.examination.reasons()
     for line in filter(None, (outage_line(summary), overload_line(summary), delivery_line(summary))):
         yield Text(line, loud=True)
     if summary.sweep is not None:
@@ -140,7 +140,7 @@ def opening(summary: Summary, run: Run) -> Iterator[Block]:
 
 
 def titled(summary: Summary, run: Run) -> str:
-    return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
+    return f"{'Load test' if summary.examination is None else summary.examination.title} {run.name}"
 
 
 def rules_table(summary: Summary, run: Run) -> Iterator[Block]:
@@ -190,8 +190,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if c.model_mix:
         yield "model mix", f"{', '.join(map(_share, c.model_mix))} of the requests"
     if (probe := summary.examination) is not None:
-        load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
-        yield "load", load
+        yield "load", probe.load(c.users)
     else:
         processes = "" if run.imported else f", {many(c.processes, 'process', 'processes')}"
         yield "load", f"{_load(c, run)}{_stages(summary)}{processes}"

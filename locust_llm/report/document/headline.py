@@ -22,7 +22,6 @@ from locust_llm.slo.selectors import plain
 from .blocks import interval, value_digits
 from .delivery import overloaded, undelivered
 from .paired import difference_of
-from .probe import named
 from .published import broken_line
 from .remarks import FIRST_FAILED, buffered
 
@@ -59,7 +58,7 @@ def headline(summary: Summary, run: Run) -> str:
     """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
     how much longer would decide them, failures; without rules the main figures."""
     if summary.examination is not None:
-        return f"Scheduler: {named(summary.examination.diagnosis, summary.examination.symptoms)}"
+        return summary.examination.headline()
     if summary.paired is not None:
         found = [_arms(summary.paired), *_rules(summary, run)]
     elif summary.sweep is not None and summary.swept:

@@ -25,7 +25,7 @@ MAX_CACHED_RATIO: Final = 0.5
 """TTFT of the second time / first time; a prompt below it was not computed again."""
 
 
-def scheduler(probe: ProbeFindings) -> Iterator[Block]:
+def scheduler(probe: ProbeFindings) -> Iterator[Text]:
     """Its name and the reasons; or what is missing to name it."""
     d = probe.diagnosis
     yield Text(f"Scheduler: {named(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)

@@ -41,7 +41,6 @@ MIN_PREFILL_MS_PER_1K: Final = 1.0
 """No model prefills 1,000 tokens faster: with a billion parameters 2e12 operations, 4 ms of an H100; a stub takes tenths."""
 MIN_CACHED_SHARE: Final = 0.5
 """Of the input tokens; from there on the prefix cache gets a remark."""
-PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
@@ -173,7 +172,10 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
         if summary.client.level == INVALID
         else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
     )
-    advice = _for_locustfile(summary.client.advice, run) if summary.examination is None else PROBE_ADVICE
+    if summary.examination is None:
+        advice = _for_locustfile(summary.client.advice, run)
+    else:
+        advice = summary.examination.client_advice
     if buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
         effect = effect if summary.client.level == INVALID else "some of these figures are distorted"

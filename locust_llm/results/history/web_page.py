@@ -1,0 +1,19 @@
+"""Web page: the history of all runs of a folder, for the web UI."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+from .entry import Entry
+from .index import runs_in
+from .page import page
+from .series import series_of
+
+
+def make_page(reports: Path) -> str:
+    """The page of these runs, whose links lead to the reports in the web UI. Raises OSError."""
+    return page(series_of(runs_in(reports).entries), reports.name, _address_of_report)
+
+
+def _address_of_report(run: Entry) -> str:
+    """Relative to the history; empty for a run that the web UI does not show."""
+    return f"runs/{quote(run.folder, safe='')}/report.html" if "/" not in run.folder else ""

@@ -1,0 +1,21 @@
+"""Pages of the web UI that other parts of the package make: a table from the name to the function.
+
+A function is imported when somebody opens its page, so a load test imports none of them.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+MakePage = Callable[[Path], str]
+"""Takes the folder of the runs and returns the HTML."""
+
+WEB_PAGES: Final = {"history": "locust_llm.results.history.web_page:make_page"}
+"""By name: the page is at ``/llm/<name>``, and ``locust-llm <name>`` is the command that shows the same."""
+
+
+def load_page(name: str) -> MakePage:
+    """Import what makes the page of this name."""
+    make: MakePage = pkgutil.resolve_name(WEB_PAGES[name])
+    return make
