@@ -2,8 +2,9 @@
 
 - multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them), ``session_id``. AIPerf 0.13,
   loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree (docs/sessions.md).
-- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``; ``system``.
-  ShareGPT_V3_unfiltered_cleaned_split.json.
+- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``; ``system``, ``tools``.
+  ShareGPT_V3_unfiltered_cleaned_split.json; LLaMA-Factory's with tools, whose ``from`` is also ``function_call`` and
+  ``observation``.
 - mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or ``text_input``, ``messages``,
   ``payload`` instead of a length. kvcache-ai/Mooncake, FAST25-release/traces; AIPerf 0.13 for the rest.
 - openai: ``messages``; or ``prompt`` and ``output_tokens``, vLLM's custom dataset (0.32); or the ``body`` of a batch file.
@@ -53,7 +54,12 @@ _ROLES: Final = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
     "system": "system",
+    "function_call": "assistant",
+    "observation": "tool",
 }
+_CALL: Final = "function_call"
+_TOOL_OPTIONS: Final = ("tools", "tool_choice", "parallel_tool_calls")
+"""Of a ShareGPT row's fields those that belong to a request; its ``model`` is the one that was talked to."""
 
 
 class DatasetError(ValueError):
@@ -181,6 +187,8 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
     if kind == "sharegpt":
         turns = _with_system(_conversation(fields[key], key, line), fields.get("system"))
+        body = {name: value for name, value in body_of(fields).items() if name in _TOOL_OPTIONS}
+        turns = [msgspec.structs.replace(turn, body=body) for turn in turns]
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _turns(fields[key], line)
@@ -284,8 +292,47 @@ def _check_blocks(input_tokens: int, blocks: int) -> None:
 
 
 def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a row's own fields those that belong to a request."""
-    return {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
+    """Of a row's own fields those that belong to a request. Raises RowError."""
+    body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
+    if "tools" in body:
+        body["tools"] = _tools(body["tools"])
+    return {name: value for name, value in body.items() if name != "tools" or value}
+
+
+def _tools(tools: Any) -> list[Any]:
+    """A list of tools as requests have it: files have it as a text too, and the functions alone. Raises RowError."""
+    if isinstance(tools, str):
+        tools = _decoded(tools, "tools") if tools.strip() else []
+    if not isinstance(tools, list):
+        raise RowError(f"tools must be a list: {short(tools)}", field="tools")
+    return [
+        {"type": "function", "function": tool}
+        if isinstance(tool, dict) and "name" in tool and "type" not in tool
+        else tool
+        for tool in tools
+    ]
+
+
+def _decoded(text: str, field: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        raise RowError(f"{field} holds no JSON: {short(text)}", field=field) from None
+
+
+def _calls(text: Any, field: str) -> dict[str, Any]:
+    """The message of an answer that calls functions, as its JSON has them: one, or a list. Raises RowError."""
+    found = _decoded(text, field) if isinstance(text, str) else text
+    calls = []
+    for number, call in enumerate(found if isinstance(found, list) else [found]):
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            raise RowError(f"{field} calls no function by its name: {short(text)}", field=field.partition("[")[0])
+        arguments = call.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        calls.append(
+            {"id": f"call_{number}", "type": "function", "function": {"name": call["name"], "arguments": written}}
+        )
+    return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -327,6 +374,7 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
     turns: list[Turn] = []
     spoken: list[dict[str, Any]] = []
     asked = False
+    calls: list[str] = []  # of the answer before, without a result so far
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
             raise RowError(f"{key}[{number}] must be an object", field=key)
@@ -334,12 +382,27 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
         content = message.get("value", message.get("content"))
         known = _ROLES.get(role) if isinstance(role, str) else None
         if known is None:
-            raise RowError(f"{key}[{number}] is from {role!r}, which is neither human, gpt nor system", field=key)
+            raise RowError(
+                f"{key}[{number}] is from {role!r}, which is neither human, gpt, system, function_call nor observation",
+                field=key,
+            )
         if not isinstance(content, str | list):
             raise RowError(f"{key}[{number}] has no text", field=key)
         if known == "assistant" and asked:
-            turns.append(Turn(messages=spoken, reference=content if isinstance(content, str) else "", row=line))
+            called = _calls(content, f"{key}[{number}]") if role == _CALL else None
+            reference = content if isinstance(content, str) else ""
+            turns.append(Turn(messages=spoken, reference=reference, recorded=called, row=line))
             spoken, asked = [], False
+            calls = [call["id"] for call in called["tool_calls"]] if called else []
+        elif known == "tool":
+            if not calls:
+                raise RowError(f"{key}[{number}] is an observation, and no function_call is before it", field=key)
+            more = any(isinstance(one, dict) and one.get("from") == role for one in messages[number + 1 : number + 2])
+            results, calls = (
+                (calls[:1], calls[1:]) if more else (calls, [])
+            )  # the last one is that of all that are left
+            spoken += [{"role": "tool", "tool_call_id": call, "content": content} for call in results]
+            asked = True
         elif known != "assistant" and content:
             spoken.append({"role": known, "content": content})
             asked = asked or known == "user"

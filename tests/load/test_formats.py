@@ -224,3 +224,61 @@ def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
     assert sent(conversations=own, system="other") == [[("system", "own"), ("user", "q")]]
     with pytest.raises(RowError, match="system must be a text"):
         sent(conversations=both, system=["x"])
+
+
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+TOOL = {"type": "function", "function": WEATHER}
+
+
+@pytest.mark.parametrize("tools", [[TOOL], [WEATHER], json.dumps([WEATHER]), json.dumps([TOOL])])
+@pytest.mark.parametrize("kind", ["sharegpt", "openai"])
+def test_tools_of_a_row_are_sent_in_whichever_form_it_has_them(kind: str, tools: Any) -> None:
+    content = {"sharegpt": {"conversations": [{"from": "human", "value": "q"}]}, "openai": {"messages": [HI]}}[kind]
+    _, (turn,) = parse(kind, json.dumps({**content, "tools": tools, "tool_choice": "auto"}).encode(), 1)
+    assert turn.body == {"tools": [TOOL], "tool_choice": "auto"}
+
+
+@pytest.mark.parametrize("tools", ["", " ", "[]", [], None])
+def test_no_tools_are_no_field(tools: Any) -> None:
+    row = {"conversations": [{"from": "human", "value": "q"}], "tools": tools, "model": "gpt-4"}
+    assert turns(row) == [Turn(messages=[user("q")], row=7)]
+
+
+@pytest.mark.parametrize("tools", ["weather", "{}", 7, {"name": "x"}])
+def test_tools_that_are_no_list_are_named(tools: Any) -> None:
+    with pytest.raises(RowError, match="tools "):
+        turns({"conversations": [{"from": "human", "value": "q"}], "tools": tools})
+
+
+def test_calls_and_results_of_a_sharegpt_row_are_sent() -> None:
+    """As LLaMA-Factory has them. The recorded call goes on, not the server's answer: the result belongs to it."""
+    said = [
+        ("human", "weather?"), ("function_call", '{"name": "weather", "arguments": {"city": "Bonn"}}'),
+        ("observation", '{"sun": 1}'), ("gpt", "It shines."), ("human", "both?"),
+        ("function_call", '[{"name": "a", "arguments": "{}"}, {"name": "b"}]'), ("observation", "1"), ("gpt", "Yes."),
+    ]  # fmt: skip
+
+    def call(number: int, name: str, arguments: str) -> dict[str, Any]:
+        return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def result(number: int, text: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": f"call_{number}", "content": text}
+
+    one, both = [call(0, "weather", '{"city":"Bonn"}')], [call(0, "a", "{}"), call(1, "b", "{}")]
+    first, second, third, fourth = turns({"conversations": [{"from": who, "value": text} for who, text in said]})
+    assert first.messages == [user("weather?")]
+    assert first.recorded == {"role": "assistant", "content": None, "tool_calls": one}
+    assert (second.messages, second.reference, second.recorded) == ([result(0, '{"sun": 1}')], "It shines.", None)
+    assert third.recorded == {"role": "assistant", "content": None, "tool_calls": both}
+    assert fourth.messages == [result(0, "1"), result(1, "1")]
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ([("human", "q"), ("function_call", "weather()")], "holds no JSON"),
+    ([("human", "q"), ("function_call", '{"arguments": {}}')], "calls no function by its name"),
+    ([("human", "q"), ("gpt", "a"), ("observation", "1")], "no function_call is before it"),
+    ([("human", "q"), ("tool", "1")], "neither human"),
+])  # fmt: skip
+def test_a_call_that_cannot_be_read_is_named(said: list[tuple[str, str]], why: str) -> None:
+    with pytest.raises(RowError, match=why):
+        turns({"conversations": [{"from": who, "value": text} for who, text in said]})
