@@ -15,6 +15,7 @@ from locust_llm.core.telemetry import TelemetryCounts
 from .discovery import Discovery
 from .gate_messages import GateStatus, Share
 from .message import Message
+from .request_form import RequestForm
 
 LOCAL: Final = "local"
 """The only process."""
@@ -127,6 +128,17 @@ class StageHealth(Posted, frozen=True):
     health: Health
 
 
+class FormLearnt(Posted, frozen=True):
+    """A server has refused a field of requests during the load: they are sent without it, or with another one."""
+
+    side: str
+    """Of two arms the name of one."""
+    form: RequestForm
+    """What is new."""
+    message: str
+    """The server's, fit to show."""
+
+
 class Records(Message, frozen=True):
     """Finished requests, to be acknowledged."""
 
@@ -168,6 +180,7 @@ ToControl = (
     | GateStatus
     | Status
     | StageHealth
+    | FormLearnt
     | Records
     | BeginFailed
     | Ended

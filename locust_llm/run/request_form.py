@@ -48,6 +48,11 @@ class RequestForm(msgspec.Struct, frozen=True):
                 )
 
 
+def learnt_since(known: RequestForm, form: RequestForm) -> RequestForm:
+    """What ``form`` has beyond ``known``."""
+    return RequestForm(() if known.without else form.without, "" if known.max_tokens_field else form.max_tokens_field)
+
+
 def length_field(settings: Settings) -> str:
     """Which limits the answer, as the settings have it; empty: none does."""
     own = PROTOCOLS[settings.endpoint_type].length_fields

@@ -220,7 +220,9 @@ class Chat(LLMUser):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("--no-probe",), ("--no-probe", "-f", "own.py"), ()])
+@pytest.mark.parametrize("words", [
+    ("--no-probe",), ("--no-probe", "-f", "own.py"), ("--no-probe", "--processes", "2"), (),
+])  # fmt: skip
 def test_every_request_of_a_run_is_answered(server: TinyServer, tmp_path: Path, words: tuple[str, ...]) -> None:
     """Without a first request the load finds out: what was refused is sent again, and is no failure."""
     takes(server, lambda body: OPTIONS_REFUSED["a proxy"] if "stream_options" in body else None)
@@ -235,4 +237,7 @@ def test_every_request_of_a_run_is_answered(server: TinyServer, tmp_path: Path, 
     records = [json.loads(line)["record"] for line in (tmp_path / "r" / "profile_export.jsonl").open()]
     outcomes = [record.get("outcome", "ok") for record in records]
     assert outcomes.count("ok") == 6
-    assert set(outcomes) <= {"ok", "retried"}
+    notes = json.loads((tmp_path / "r" / "run.json").read_text())["run"]["notes"]
+    (note,) = [note for note in notes if "refuses" in note]
+    assert note.startswith("the server refuses stream_options (")
+    assert note.endswith("each chunk counts as a token")

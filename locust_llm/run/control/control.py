@@ -15,6 +15,7 @@ import gevent
 import msgspec
 
 from locust_llm.client.loop_turns import take_turn
+from locust_llm.core.arms import CANDIDATE
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import OK, Record
@@ -32,7 +33,8 @@ from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, Records, Status
+from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, FormLearnt, Records, Status
+from locust_llm.run.request_form import STREAM_OPTIONS, RequestForm
 from locust_llm.run.schedule import primed
 
 from .context import RunContext, TimeSource
@@ -54,6 +56,8 @@ ALONE_S: Final = 3.0
 NOBODY_S: Final = 10.0
 """Longest wait for the first worker: above the time that one has to greet."""
 ENDED: Final = "was ended by the locustfile"
+MAX_FORMS: Final = 8
+"""That a run notes: there are two arms and two fields."""
 WORKERS_S: Final = 0.25
 """Between two checks for lost processes."""
 TURN_S: Final = 0.005
@@ -93,6 +97,8 @@ class Control:
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""
         self._telemetry: TelemetryCounts | None = None
+        self._forms: set[tuple[str, RequestForm]] = set()
+        """Of requests, by arm: noted."""
         self.store = RunStore(settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed)
         self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
@@ -372,6 +378,16 @@ class Control:
             self.store.spans.hurry()
         if not self._workers.alone:
             self._send(Cut())
+
+    def on_form_learnt(self, learnt: FormLearnt) -> None:
+        """Of the processes that find out the same the first one is noted."""
+        form = RequestForm(learnt.form.without and (STREAM_OPTIONS,), learnt.form.max_tokens_field)
+        arm = f"{CANDIDATE}: " if learnt.side == CANDIDATE else ""
+        if (arm, form) in self._forms or len(self._forms) >= MAX_FORMS:
+            return
+        self._forms.add((arm, form))
+        for note in form.notes(self.settings, learnt.message):
+            self.store.add_note(self._shown(f"{arm}{note}"))
 
     def on_ended(self, worker: str, ended: Ended) -> None:
         """A process has ended what it had."""

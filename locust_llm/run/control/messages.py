@@ -19,6 +19,7 @@ from locust_llm.run.protocol import (
     ArrivalsReturned,
     BeginFailed,
     Ended,
+    FormLearnt,
     Hello,
     Records,
     Refused,
@@ -106,6 +107,8 @@ def _control_does(control: Control, worker: str, message: ToControl, refuse: Cal
             control.allocator.put_back_sessions(worker, message)
         case StageHealth():
             control.phases.add_health(message.health)
+        case FormLearnt():
+            control.on_form_learnt(message)
         case BeginFailed():
             if why := control.on_begin_failed(worker, message.reason):
                 refuse(why)

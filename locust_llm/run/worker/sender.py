@@ -45,6 +45,7 @@ from locust_llm.run.protocol import (
     ArrivalsReturned,
     Begin,
     Ended,
+    FormLearnt,
     Posted,
     Renewal,
     RequestsReturned,
@@ -55,7 +56,7 @@ from locust_llm.run.protocol import (
     Status,
     pack,
 )
-from locust_llm.run.request_form import REFUSED, RequestForm, learnt
+from locust_llm.run.request_form import REFUSED, RequestForm, learnt, learnt_since
 
 from .affinity import Affinity
 from .alarm import Alarm, Turns
@@ -71,7 +72,7 @@ logger = logging.getLogger("locust_llm")
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
 MESSAGE_BYTES: Final = 300
-"""Of a server's, in a line of the log."""
+"""Of a server's, in a note."""
 STATUS_LAGS: Final = 200
 """Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
 
@@ -231,8 +232,7 @@ class Sender:
         if form != known:
             self._forms[side.name] = form
             message = shown(record.error, secrets_of(self.own_headers, self.own_headers), most=MESSAGE_BYTES)
-            for note in form.notes(self.settings, message):
-                logger.info(note)
+            self.send(FormLearnt(side.name, learnt_since(known, form), message))
         return form != sent
 
     def side(self, block: Block | None, session: str = "") -> Side:

@@ -43,6 +43,7 @@ from locust_llm.run.protocol import (
     Begin,
     Ended,
     EndRun,
+    FormLearnt,
     Grant,
     PhaseOver,
     Records,
@@ -54,6 +55,7 @@ from locust_llm.run.protocol import (
     Status,
     to_sender,
 )
+from locust_llm.run.request_form import RequestForm
 from locust_llm.slo.client_verdict import Verdict
 
 
@@ -928,3 +930,23 @@ def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) 
     with pytest.raises(ValueError, match="--otlp-receiver takes ADDR:PORT"):
         begun(Master("a"), otlp_receiver="http://here", report_dir=str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
+
+
+def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
+    control = begun(Master("a", "b"))
+    options, length = RequestForm(("stream_options",)), RequestForm((), "max_completion_tokens")
+    for side in ("", "", "base", "candidate"):
+        control.on_form_learnt(FormLearnt(side, options, "HTTP 400: no stream_options."))
+    control.on_form_learnt(FormLearnt("", length, "HTTP 400: no max_tokens"))
+    for number in range(100):  # a worker that is none of ours
+        control.on_form_learnt(FormLearnt("", RequestForm(("x",) * number, "y" * number), "z\n" * 9999))
+    notes = [note for note in control.facts().notes if "refuses" in note]
+    leave = "requests leave it out, and where an answer has no usage, each chunk counts as a token"
+    assert notes[:3] == [
+        f"the server refuses stream_options (HTTP 400: no stream_options): {leave}",
+        f"candidate: the server refuses stream_options (HTTP 400: no stream_options): {leave}",
+        "the server refuses max_tokens (HTTP 400: no max_tokens): requests have max_completion_tokens in its place, as with "
+        "--max-tokens-field max_completion_tokens",
+    ]
+    assert len(notes) < 20
+    assert all(len(note) < 5_000 and note.isprintable() for note in notes)
