@@ -224,8 +224,8 @@ def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
 def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """The delays of each process of the load generator, against the limits of the client verdict."""
     rows = [
-        (e.worker, signal.what, brief(signal.value, signal.unit, 3), _limit(signal.degraded, signal.unit),
-         _limit(signal.invalid, signal.unit), signal.level)
+        (e.worker, signal.what, brief(signal.value, signal.unit, 3) + f" ({signal.note})" * bool(signal.note),
+         _limit(signal.degraded, signal.unit), _limit(signal.invalid, signal.unit), signal.level)
         for e in evidence for signal in signals(e)
     ]  # fmt: skip
     if rows:

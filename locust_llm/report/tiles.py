@@ -8,6 +8,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, cut, duration, many
 from locust_llm.report.analysis.knee import at, written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
+from locust_llm.report.document.blocks import star
 from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
@@ -94,7 +95,7 @@ def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:
     for figure in found.figures:
         shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
         if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
-            yield figure.label, f"{figure.percent:+.1f}%", figure.word
+            yield figure.label, f"{figure.percent:+.1f}%{'*' * figure.few}", figure.word
 
 
 def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
@@ -103,7 +104,7 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
 
     def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.count:
-            p50, p95, p99 = (duration(row.percentiles[p] / 1e3) for p in (50.0, 95.0, 99.0))
+            p50, p95, p99 = (duration(row.percentiles[p] / 1e3) + star(row.count, p) for p in (50.0, 95.0, 99.0))
             yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
 
     c, delivery = summary.conditions, summary.delivery

@@ -33,7 +33,7 @@ SAME = "no difference to be seen"
 
 def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
     """What of a row contradicts itself: (label, base, value, difference, percent, interval, word)."""
-    label, base, value, difference, percent, interval, word = (cell.replace(",", "") for cell in cells)
+    label, base, value, difference, percent, interval, word = (re.sub("[,*]", "", cell) for cell in cells)
     if difference in ("-", "fail"):
         return
     if Decimal(value) - Decimal(base) != Decimal(difference):

@@ -13,7 +13,7 @@ from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.document.blocks import Table
+from locust_llm.report.document.blocks import SCARCE_NOTE, Table, Text
 from locust_llm.report.document.tenants import by_tenant, evenness
 from locust_llm.report.plots.over_time import Stretch
 from locust_llm.report.plots.tenants import service_plots
@@ -193,8 +193,10 @@ def test_the_weights_of_a_fair_queue_are_read_off() -> None:
 
 def test_table_and_plots() -> None:
     found = computed(planted({"gold": 4, "free": 1}, 20.0), 20.0, tenant_weight="gold=4,free=1")
-    _, table, index, gap_text, _ = by_tenant(found)
+    _, table, few, index, gap_text, _ = by_tenant(found)
     assert isinstance(table, Table)
+    assert [row[4].endswith("*") for row in table.rows] == [row.requests - row.failed < 20 for row in found.rows]
+    assert few == Text(SCARCE_NOTE)
     assert all(len(row) == len(table.head) for row in table.rows)
     assert "service / weight" in str(index)
     assert "Service gap between gold and free: at most" in str(gap_text)

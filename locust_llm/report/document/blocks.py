@@ -13,6 +13,8 @@ from locust_llm.report.analysis.summary import Row, SloResult
 LABEL: Final = 30
 """Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
 
+SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+
 
 class Heading(NamedTuple):
     text: str
@@ -154,9 +156,14 @@ def decimals_of(row: Row) -> int:
     return 2 if row.std is None or not size else places(1.96 * row.std / math.sqrt(size))
 
 
+def star(count: int, percentile: float) -> str:
+    """Behind a percentile of too few values."""
+    return "*" if scarce(count, percentile) else ""
+
+
 def marked(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
     """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
     least. ``digits``, ``most``: see ``number``."""
     value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
-    few = value is not None and row.count is not None and scarce(row.count, percentile)
-    return (number(value, digits, most) if least is None else f"≥ {number(least, digits, most)}") + ("*" if few else "")
+    few = "" if value is None or row.count is None else star(row.count, percentile)
+    return (number(value, digits, most) if least is None else f"≥ {number(least, digits, most)}") + few

@@ -11,7 +11,7 @@ from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE
 
-from .blocks import LABEL, Block, Heading, Table, Text, decimals_of, label_of, marked
+from .blocks import LABEL, SCARCE_NOTE, Block, Heading, Table, Text, decimals_of, label_of, marked
 
 WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
@@ -26,7 +26,6 @@ SHORT_NAMES: Final = {
 }  # fmt: skip
 """Columns of a breakdown."""
 NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
-SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 
 
 def figures(summary: Summary, run: Run) -> Iterator[Block]:

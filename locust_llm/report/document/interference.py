@@ -5,11 +5,10 @@ from typing import Final
 
 from locust_llm.core.text import brief, duration, many, number, title
 from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, MIN_COMPARED_SHARE, TTFT
-from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.results.interference import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.client_verdict import OK
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import Block, Heading, Table, Text, star
 
 MIN_LOST_SHARE: Final = 0.01
 """Of the decode time; a loss that is no smaller is given whatever the difference."""
@@ -135,4 +134,4 @@ def _slope(found: Slope) -> str:
 
 
 def _marked(percentiles: dict[float, float], p: float, count: int) -> str:
-    return number(percentiles[p], 4) + ("*" if scarce(count, p) else "")
+    return number(percentiles[p], 4) + star(count, p)

@@ -77,7 +77,8 @@ def side_by_side(found: Paired) -> Iterator[Block]:
     yield Table(head_of(found), rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
-        yield Text(f"{labels}: {note}.")
+        few = any(figure.few for figure in found.figures if figure.note == note)
+        yield Text(f"{'* ' * few}{labels}: {note}.")
     alone = f"Base and candidate: {found.isolated} alone, and beside the others. "
     yield Text(alone * bool(found.isolated) + NOTE)
 
@@ -108,7 +109,8 @@ def cells_of(figure: PairedFigure) -> tuple[str, ...]:
     """Under ``HEAD``."""
     shown = _digits(figure)
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
-    return figure.label, shown.base, shown.value, shown.difference, percent, _reach(figure), figure.word
+    few = "*" * figure.few
+    return figure.label, shown.base + few, shown.value + few, shown.difference, percent, _reach(figure), figure.word
 
 
 def _digits(figure: PairedFigure) -> Compared:

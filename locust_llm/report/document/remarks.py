@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from locust_llm.core.record import NOT_STREAMED
@@ -27,7 +28,7 @@ from locust_llm.slo.client_verdict import (
     advice_for,
     signals,
 )
-from locust_llm.slo.doubt import untouched
+from locust_llm.slo.doubt import DOUBTS, untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
 from locust_llm.slo.rules import PASSES, POINT, WARNS
@@ -490,14 +491,14 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
         or (summary.swept and summary.paired is None)
     ):
         return
-    more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
-    why = [f"with {_in_words(more)}"] * bool(more) + [f"without {_in_words(less)}"] * bool(less)
-    yield f"{CHANGED} {live.level} while the run was on, {end.level} in the end{', ' * bool(why)}{', and '.join(why)}."
+    before, after = _why(live.signals.keys() - end.signals.keys()), _why(end.signals.keys() - live.signals.keys())
+    yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
 
 
-def _in_words(signals: Sequence[str]) -> str:
-    """``TTFT error of sentinel streams (p99) and read lag (p99)``: their names have commas of their own."""
-    return " and ".join(signal.replace(", p99", " (p99)") for signal in signals)
+def _why(signals: AbstractSet[str]) -> str:
+    """`` (chunks came merged, TTFT may be too high)``"""
+    found = sorted(DOUBTS[signal].why if signal in DOUBTS else signal for signal in signals)
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _requests(count: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from locust_llm.core.text import duration, many, number
 from locust_llm.report.sessions import Sessions, TurnGroup
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import SCARCE_NOTE, Block, Heading, Table, Text, star
 
 
 def whole_sessions(found: Sessions) -> Iterator[Block]:
@@ -14,9 +14,12 @@ def whole_sessions(found: Sessions) -> Iterator[Block]:
     yield Table(("Sessions", "Value"), tuple(_rows(found)), numbers=False)
     if found.unsent:
         yield Text(f"{many(found.unsent, 'turn')} never sent: a turn that they wait for failed.", loud=True)
-    yield _groups("depth", found.by_depth)
+    tables = [_groups("depth", found.by_depth)]
     if found.by_turn:
-        yield _groups("turn", found.by_turn)
+        tables.append(_groups("turn", found.by_turn))
+    yield from tables
+    if any("*" in cell for table in tables for row in table.rows for cell in row):
+        yield Text(SCARCE_NOTE)
 
 
 def _rows(found: Sessions) -> Iterator[tuple[str, str]]:
@@ -24,7 +27,8 @@ def _rows(found: Sessions) -> Iterator[tuple[str, str]]:
     yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} in a session"
     yield "deepest, widest", f"{many(found.depth, 'turn')} one after the other; {found.width:,} side by side"
     if found.latency_s is not None:
-        p50, p90, p99 = map(duration, found.latency_s)
+        latencies = zip(found.latency_s, (50, 90, 99), strict=True)
+        p50, p90, p99 = (duration(seconds) + star(found.complete, percentile) for seconds, percentile in latencies)
         yield "session latency", f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end"
     if found.model_share is not None:
         yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
@@ -36,8 +40,8 @@ def _groups(by: str, groups: Sequence[TurnGroup]) -> Table:
     def cells(group: TurnGroup) -> Iterator[str]:
         yield str(group.first) if group.first == group.last else f"{group.first} to {group.last}"
         yield f"{group.turns:,}"
-        for ttft_s in (group.ttft_p50_s, group.ttft_p95_s):
-            yield number(None if ttft_s is None else ttft_s * 1e3, 4)
+        for ttft_s, percentile in ((group.ttft_p50_s, 50), (group.ttft_p95_s, 95)):
+            yield "-" if ttft_s is None else number(ttft_s * 1e3, 4) + star(group.turns, percentile)
         yield number(group.input_tokens, 4)
         yield "-" if group.cached is None else f"{group.cached:.1%}"
 

@@ -6,7 +6,7 @@ from typing import Final
 from locust_llm.core.text import brief, cut, duration, number
 from locust_llm.report.tenants import TenantRow, Tenants
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import SCARCE_NOTE, Block, Heading, Table, Text, star
 
 NAME: Final = 40
 """Characters of a name."""
@@ -23,7 +23,10 @@ def by_tenant(found: Tenants) -> Iterator[Block]:
     weighted = len({row.weight for row in found.rows}) > 1
     times = ("TTFT p50 (ms)", "p95", "ITL p50")
     head = ("Tenant", "requests", "failed", *times, "tokens/s", "service", "share", "demand", "waiting")
-    yield Table(head + ("weight",) * weighted, tuple(tuple(_cells(row, weighted)) for row in found.rows))
+    rows = tuple(tuple(_cells(row, weighted)) for row in found.rows)
+    yield Table(head + ("weight",) * weighted, rows)
+    if any("*" in cell for row in rows for cell in row[1:]):
+        yield Text(SCARCE_NOTE)
     yield Text(evenness(found, weighted=weighted))
     if found.gap is not None and found.gap_of is not None:
         one, other = (cut(name, NAME) for name in found.gap_of)
@@ -55,8 +58,8 @@ def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
     yield cut(row.name, NAME)
     yield f"{row.requests:,}"
     yield "-" if row.failure_rate is None else f"{row.failure_rate:.1%}"
-    for seconds in (row.ttft_p50_s, row.ttft_p95_s, row.itl_p50_s):
-        yield number(None if seconds is None else seconds * 1e3, 4)
+    for seconds, percentile in ((row.ttft_p50_s, 50), (row.ttft_p95_s, 95), (row.itl_p50_s, 50)):
+        yield "-" if seconds is None else number(seconds * 1e3, 4) + star(row.requests - row.failed, percentile)
     yield number(row.tokens_per_s, 4)
     yield f"{row.service:,.0f}"
     for share in (row.share, row.demand_share, row.waiting):

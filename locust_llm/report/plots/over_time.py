@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.text import brief, duration, many
@@ -59,15 +60,15 @@ class Stretch(NamedTuple):
 
 def latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
     """TTFT and ITL. ``limits``: those of the SLO, by column."""
-    time = stretch(requests, run)
-    marks = tuple(_marks(run, time, requests))
-    plots = [
-        *_latency(requests, "ttft_s", ("Time to first token", "TTFT"), time, marks + limits.get("ttft_s", ())),
-        *_latency(requests, "itl_s", ("Inter-token latency", "ITL"), time, marks + limits.get("itl_s", ())),
-    ]
+    marks = tuple(_marks(run, stretch(requests, run), requests))
+    shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
     if not run.settings.generates:
-        of_rules = limits.get("latency_s", ())
-        plots = [*_latency(requests, "latency_s", ("Request latency", "latency"), time, marks + of_rules)]
+        shown = [("latency_s", "Request latency", "latency")]
+    plots = [
+        plot
+        for column, *names in shown
+        for plot in _latency(requests, run, column, (names[0], names[1]), marks + limits.get(column, ()))
+    ]
     if run.stages and plots:
         which = (
             "start of each block, of the base (b) or the candidate (c)"
@@ -128,9 +129,10 @@ def _limit_marks(limits: Sequence[LimitChange], time: Stretch) -> Iterator[Mark]
 
 
 def _latency(
-    requests: pd.DataFrame, column: str, names: tuple[str, str], time: Stretch, marks: tuple[Mark, ...]
+    requests: pd.DataFrame, run: Run, column: str, names: tuple[str, str], marks: tuple[Mark, ...]
 ) -> Iterator[Plot]:
     title, what = names
+    time = stretch(requests, run)
     phase, value = requests["phase"], requests[column]
     known = ((requests["outcome"] == OK) & value.notna()).to_numpy(np.bool_)
     main = known & (phase == "profiling").to_numpy(np.bool_)
@@ -139,11 +141,15 @@ def _latency(
     if not known.any():
         return
     shown = main if main.any() else known
-    lines, made_of = percentile_lines(at[shown], ms[shown])
     series = []
     if (known & ~main).any() and main.any():
         series.append(cloud(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
-    dots, caption = cloud(at[shown], ms[shown])
+    if run.arms:
+        drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
+    else:
+        dots, caption = cloud(at[shown], ms[shown])
+        lines, made_of = percentile_lines(at[shown], ms[shown])
+        drawn, caption = [dots, *lines], f"{caption} It is drawn at its send.{made_of}"
     failures, lost = _failures(requests, time)
     if cut := int((requests["outcome"] == CUT).sum()):
         lost += f" {many(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
@@ -152,16 +158,36 @@ def _latency(
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
     yield Plot(
         title=title,
-        caption=caption + " It is drawn at its send." + made_of
-        + lost + (LOG_NOTE if base else ""),
+        caption=caption + lost + (LOG_NOTE if base else ""),
         label=f"{what} over time: median {duration(p50 / 1e3)}, p99 {duration(p99 / 1e3)}, "
         f"highest {duration(highest / 1e3)}",
         x=time.axis,
         y=Axis(label=what, unit="ms", log=base),
-        series=(*series, dots, *lines, *failures),
+        series=(*series, *drawn, *failures),
         marks=within(marks, highest, base),
         group=GROUP,
     )  # fmt: skip
+
+
+def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[list[Series], str]:
+    """(of each arm its requests and a line through the medians of its blocks; the caption). One line of both would lead from
+    block to block of the one and the other."""
+    names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
+    dots, lines = list[Series](), list[Series]()
+    for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
+        of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
+        if not of_arm.any():
+            continue
+        dots.append(cloud(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
+        pair = requests["pair"].to_numpy(np.float64)
+        blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
+        middles = np.array([(np.median(at[block]), np.median(ms[block])) for block in blocks])
+        lines.append(Series(f"{name}, p50 of each block", hue, short(middles[:, 0], 6), short(middles[:, 1])))
+    some = sum(len(one.x) for one in dots)
+    which = f"{len(at):,} in all" if some == len(at) else f"{some:,} of {len(at):,} shown, the slowest among them"
+    return [*dots, *lines], (
+        f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians of one arm's blocks."
+    )
 
 
 def _failures(requests: pd.DataFrame, time: Stretch) -> tuple[list[Series], str]:

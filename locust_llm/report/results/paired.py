@@ -42,6 +42,11 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """(base, candidate) of each pair."""
 
     @property
+    def few(self) -> bool:
+        """A percentile of too few requests a block: the note has how many."""
+        return bool(self.note and self.pairs)
+
+    @property
     def different(self) -> bool:
         return self.word in ("better", "worse")
 

@@ -1,5 +1,6 @@
 """Plots over time: a run by hand, and a slow twin of what was delivered when."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Run, Stage
+from locust_llm.core.run import Arm, Run, Stage
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.plots.model import Mark, Plot
@@ -53,6 +54,36 @@ def test_a_run_by_hand() -> None:
     waiting, decoding = plots["Decoding, and waiting at the gate"].series
     assert [waiting.y[i] for i in where] == [0, 0, 1, 0]
     assert [decoding.y[i] for i in where] == [0, 0, 1, 1]
+
+
+def test_each_of_two_arms_has_its_own_dots_and_line() -> None:
+    """Base 100 and 110 ms, candidate 200 and 220 ms, in turns: a line of each arm leads through its own blocks alone."""
+    ttft_ms = {
+        ("base", 1): (90, 100, 120),
+        ("candidate", 1): (190, 200, 230),
+        ("candidate", 2): (220,),
+        ("base", 2): (110,),
+    }
+    records = [
+        answered(ms, ms + 10, ms + 20, sent_at=10.0 * block + at, arm=arm, pair=pair, stage=block)
+        for block, ((arm, pair), values) in enumerate(ttft_ms.items(), 1)
+        for at, ms in enumerate(values)
+    ]
+    run = a_run()
+    of_run = msgspec.structs.replace(
+        run, arms=(Arm(name="base", host="http://a"), Arm(name="candidate", host="http://b"))
+    )
+    found = {one.name: one for one in drawn(of_run, *records)["Time to first token"].series}
+    assert list(found) == [
+        "base, request", "candidate, request", "base, p50 of each block", "candidate, p50 of each block",
+    ]  # fmt: skip
+    assert (found["base, request"].y, found["candidate, request"].y) == ([90, 100, 120, 110], [190, 200, 230, 220])
+    base, candidate = found["base, p50 of each block"], found["candidate, p50 of each block"]
+    assert (base.x, base.y, candidate.x, candidate.y) == ([11, 40], [100, 110], [21, 30], [200, 220])
+    assert len({base.hue, candidate.hue}) == 2
+    isolated = msgspec.structs.replace(of_run, settings=msgspec.structs.replace(run.settings, isolate="gold"))
+    names = [one.name for one in drawn(isolated, *records)["Time to first token"].series]
+    assert names[:2] == ["alone, request", "beside the others, request"]
 
 
 def test_whole_answers_have_no_prefill() -> None:

@@ -200,7 +200,7 @@ def _blame(verdict: Verdict | None) -> str:
 
 
 def _within_error(blame: str) -> str:
-    return f"{blame.partition(';')[0]}: differences within its error are not concluded" if blame else ""
+    return f"{blame.partition(':')[0]}: differences within its error are not concluded" if blame else ""
 
 
 def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
