@@ -9,6 +9,7 @@ from locust_llm.core.text import brief, cut, duration, many
 from locust_llm.report.analysis.knee import at, written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.blocks import star
+from locust_llm.report.document.delivery import span
 from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
@@ -132,7 +133,7 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if delivery is None:
         yield from rate(rows.get("request_throughput"), "Requests")
     else:  # as the headline has it
-        offered = f"per second by the stop, {brief(delivery.offered_per_s, digits=2)} offered"
+        offered = f"per second {span(delivery)}, {brief(delivery.offered_per_s, digits=2)} offered"
         yield "Completed", brief(delivery.completed_per_s, digits=2), offered
     yield from rate(rows.get("goodput"), "Good requests")
     if c.failure_rate is not None:

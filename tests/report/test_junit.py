@@ -77,7 +77,7 @@ def test_annotations() -> None:
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 30ms::observed 20ms (95%25 interval at least 20ms, of 200 values): "
         "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
-        "about 40 s more may tell\n",
+        "roughly 40 s more may tell\n",
     ]  # fmt: skip
     assert [line.partition("::With ")[0] for line in lines[3:]] == ["::notice title=locust-llm%3A SLO FAIL"]
     open_, _ = annotations(*made(RULES[3], inconclusive="pass"))

@@ -171,6 +171,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
     longer_s: float | None = None
     """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
+    longer_is_exact: bool = False
+    """They decide it if the requests go on as they did; else half of such runs need less, or up to ten times as much."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 

@@ -84,32 +84,41 @@ def overload_line(summary: Summary) -> str | None:
     )
     if not c.succeeded:
         return grown
+    rate = next((row.avg for row in summary.rows if row.tag == "request_throughput"), None)
+    if rate is not None and c.duration_s is not None:
+        grown += (
+            f" Completed, {_rate(summary.delivery.completed_per_s)}, is {span(summary.delivery)}; Request Throughput, "
+            f"{_rate(rate)}, is over {brief(c.duration_s, ' s', 3)}, with what ended after it."
+        )
     without = f", and the {c.cut:,} that were cut, which took longer still, are in none of them" if c.cut else ""
     return f"{grown} Latencies are those of a growing queue: a longer run has longer ones{without}."
 
 
 def overloaded(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
+    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``; None where it
+    did not."""
     if delivery is None or delivery.overload is None:
         return None
     offered, completed = _rates(delivery)
-    return f"{offered}, {completed}, and the queue grew until the end"
+    return f"{offered}, {completed} {span(delivery)}, and the queue grew until the end"
 
 
 def undelivered(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, sent 4.6/s, completed 4.5/s``, where less was sent than offered, and not because of the server."""
+    """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered, and
+    not because of the server."""
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
     why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(delivery.cause, "")
-    return f"{offered}, sent {brief(delivery.sent_per_s, '/s', 2)}, {completed}{f' ({why})' * bool(why)}"
+    return f"{offered}, sent {brief(delivery.sent_per_s, '/s', 2)}, {completed} by the stop{f' ({why})' * bool(why)}"
 
 
 def completed(delivery: Delivery) -> str:
-    """``98.3%: 3.80/s by the stop, 228 of 240 that were due``, and what the share is of, where these are not all."""
+    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, and what the share is of, where these
+    are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-    said = f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
+    said = f"{share}{d.completed_per_s:.2f}/s {span(d)}, {d.completed} of {d.due} that were due"
     if d.expected is None or d.due - d.expected < 0.5:
         return said
     left = f"{d.due - d.expected:.1f} would be in flight if requests took as long as the first ones"
@@ -120,4 +129,14 @@ def completed(delivery: Delivery) -> str:
 
 
 def _rates(d: Delivery) -> tuple[str, str]:
-    return f"offered {brief(d.offered_per_s, '/s', 2)}", f"completed {brief(d.completed_per_s, '/s', 2)}"
+    return f"offered {_rate(d.offered_per_s)}", f"completed {_rate(d.completed_per_s)}"
+
+
+def _rate(per_s: float) -> str:
+    return brief(per_s, "/s", 2)
+
+
+def span(d: Delivery) -> str:
+    """What ``completed`` is of: ``in the 20 s to the stop``. It has the filling of an idle server, and not what ended after
+    the stop, so a throughput over the whole run is another figure."""
+    return f"in the {brief(d.duration_s, ' s', 3)} to the stop"

@@ -16,7 +16,7 @@ from locust_llm.report.results.outage import in_words
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, TIME, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
 from .blocks import interval, value_digits
@@ -161,10 +161,7 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
     elif not failed and not undecided and len(passed) > 1:
         found.append(f"all {len(passed)} rules hold")
     if undecided:
-        longer = [result.longer_s for result in undecided if steady and result.longer_s is not None]
-        some = f" for {'one' if len(longer) == 1 else len(longer)} of them" if len(longer) < len(undecided) else ""
-        advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
-        found.append(f"{_named(undecided, shown)} undecided{advice}")
+        found.append(f"{_named(undecided, shown)} undecided{_advice(undecided) if steady else ''}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found
@@ -182,6 +179,20 @@ def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
     others = len(undecided) - 1
     more = f" and {_count(others, ' more')}" if others else ""
     return f"{cut(first.rule, MAX_RULE)}{more}"
+
+
+def _advice(undecided: Sequence[SloResult]) -> str:
+    """How much longer a run may decide these rules, and which of them where it is not all; empty: nobody knows."""
+    known = [(result.longer_s, result) for result in undecided if result.longer_s is not None]
+    if not known:
+        return ""
+    longest_s, last = max(known, key=lambda pair: pair[0])
+    roughly = "" if last.longer_is_exact else "roughly "
+    which = ""
+    if len(known) < len(undecided):
+        which = f" for {cut(last.rule, MAX_RULE)}"
+        which += f" and {_count(len(known) - 1, ' more')}" if len(known) > 1 else ""
+    return f": run {roughly}{duration_in_words(longest_s)} longer{which}"
 
 
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
@@ -207,6 +218,8 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         counts = "" if side == "limit" else "which counts as "
         return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
     what += "" if rule.percentile is None else _beside_answers(rule, conditions)
+    if BY_WORD[rule.metric].units is RATE and conditions.loop == "open" and conditions.duration_s is not None:
+        what += f" over {brief(conditions.duration_s, ' s', 3)}"  # what completed by the stop is over less
     return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
 
 

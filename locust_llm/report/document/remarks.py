@@ -258,8 +258,8 @@ def loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
     )
     return (
         "Closed loop: a user sends its next request only after the last answer, so a slow server gets fewer requests, and "
-        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady arrivals, run an open "
-        "loop: a fixed rate (--request-rate), no prefill limit."
+        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady arrivals, give a rate "
+        f"(--request-rate) in place of the number of users (-u){' and of the prefill limit' * gated}."
     )
 
 

@@ -161,11 +161,16 @@ def test_the_first_line_of_an_overloaded_run() -> None:
     assert line is not None
     assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
     assert line.endswith("a longer run has longer ones.")
+    # one by one, 5 s each: 0.2 a second over the whole run
+    assert "Completed, 0.19/s, is in the 100 s to the stop; Request Throughput, 0.2/s, is over 1,000 s, with" in line
     cut = replace(summary, conditions=replace(summary.conditions, cut=1234))
     assert (overload_line(cut) or "").endswith(
         "and the 1,234 that were cut, which took longer still, are in none of them."
     )
-    assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
+    assert (
+        overloaded(summary.delivery)
+        == "offered 2/s, completed 0.19/s in the 100 s to the stop, and the queue grew until the end"
+    )
     assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
 
 
@@ -224,7 +229,7 @@ def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
     assert d.overload.all_busy_s == pytest.approx(9.1, abs=0.2)
     assert d.completed_share == 156 / 600
     assert headline(summary, run).startswith(
-        "Overloaded: offered 30/s, completed 7.8/s, and the queue grew until the end; "
+        "Overloaded: offered 30/s, completed 7.8/s in the 20 s to the stop, and the queue grew until the end; "
     )
     line, cause = overload_line(summary), delivery_line(summary)
     assert line is not None
@@ -239,7 +244,7 @@ def test_too_few_users_of_a_server_that_keeps_up() -> None:
     summary = summarise(collect(records), run)
     assert summary.delivery is not None
     assert (summary.delivery.cause, summary.delivery.overload) == ("users", None)
-    first = "Not delivered: offered 30/s, sent 10/s, completed 9/s (too few users); "
+    first = "Not delivered: offered 30/s, sent 10/s, completed 9/s by the stop (too few users); "
     assert headline(summary, run).startswith(first)
 
 

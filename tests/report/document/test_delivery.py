@@ -11,20 +11,20 @@ from locust_llm.report.results.load import Delivery
     [
         (
             66, 136.4, 66 / 136.4,
-            "48.4%: 3.30/s by the stop, 66 of 158 that were due. 21.6 would be in flight if requests took as long as the "
-            "first ones: the share is of the other 136.4",
+            "48.4%: 3.30/s in the 20 s to the stop, 66 of 158 that were due. 21.6 would be in flight if requests took "
+            "as long as the first ones: the share is of the other 136.4",
         ),
         (
             140, 136.4, 1.0,
-            "100.0%: 7.00/s by the stop, 140 of 158 that were due. 21.6 would be in flight if requests took as long as the "
-            "first ones: no more are",
+            "100.0%: 7.00/s in the 20 s to the stop, 140 of 158 that were due. 21.6 would be in flight if requests took "
+            "as long as the first ones: no more are",
         ),
         (
             20, 60.0, None,
-            "1.00/s by the stop, 20 of 158 that were due. 98.0 would be in flight if requests took as long as the first "
-            "ones: too short a run for a share",
+            "1.00/s in the 20 s to the stop, 20 of 158 that were due. 98.0 would be in flight if requests took as long "
+            "as the first ones: too short a run for a share",
         ),
-        (158, 158.0, 1.0, "100.0%: 7.90/s by the stop, 158 of 158 that were due"),
+        (158, 158.0, 1.0, "100.0%: 7.90/s in the 20 s to the stop, 158 of 158 that were due"),
     ],
 )  # fmt: skip
 def test_what_was_completed(answered: int, expected: float, share: float | None, said: str) -> None:

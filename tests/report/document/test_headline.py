@@ -12,6 +12,7 @@ from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.remarks import verdict_line
 from locust_llm.slo.client_verdict import INVALID, Verdict
+from locust_llm.slo.grammar import INCONCLUSIVE
 
 
 def said(*records: Record, **settings: object) -> str:
@@ -37,7 +38,7 @@ def spread(count: int) -> list[Record]:
         ),
         (
             {"slo": ("ttft p50 < 3s", "ttft p99 < 300ms"), "request_rate": 4.0},
-            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 300ms undecided: run 1 s longer",
+            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 300ms undecided: run roughly 1 s longer",
         ),
         (
             {"slo": ("ttft p99 < 1ms", "itl avg < 1s", "error_rate > 5%", "warn: ttft p50 < 1ms")},
@@ -69,6 +70,29 @@ def test_undecided_rules_are_named() -> None:
     both = said(*spread(199), slo=("ttft p50 < 3s", *slow))
     assert "within 3 s; ttft p99 < 300ms and one more rule undecided: run " in both
     assert "; 2 rules undecided: run " in said(*spread(199), slo=slow)  # the first one's figure stands before
+
+
+@pytest.mark.parametrize(
+    ("longer_s", "exact", "expected"),
+    [
+        ((180.0, None, None), False, "3 rules undecided: run roughly 3 min longer for ttft p50 < 1s"),
+        ((None, 180.0, 60.0), False, "3 rules undecided: run roughly 3 min longer for itl p50 < 1s and one more rule"),
+        ((180.0, 60.0, 60.0), False, "3 rules undecided: run roughly 3 min longer"),
+        ((None, None, 180.0), True, "3 rules undecided: run 3 min longer for error_rate < 1%"),
+        ((None, None, None), False, "3 rules undecided"),
+    ],
+)
+def test_the_rules_that_a_longer_run_may_decide_are_named(
+    longer_s: tuple[float | None, ...], exact: bool, expected: str
+) -> None:
+    texts = ("ttft p50 < 1s", "itl p50 < 1s", "error_rate < 1%")
+    run = a_run(slo=texts)
+    results = [
+        SloResult(rule=text, status=INCONCLUSIVE, observed=0.5, limit=1.0, unit="s", longer_s=s, longer_is_exact=exact)
+        for text, s in zip(texts, longer_s, strict=True)
+    ]
+    found = headline(replace(summarise(collect(spread(9)), run), slos=tuple(results)), run)
+    assert found.endswith(f"; {expected}")
 
 
 def test_a_percentile_that_is_no_number() -> None:
