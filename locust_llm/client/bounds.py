@@ -6,7 +6,7 @@ from typing import Any, Final
 MIN_READ_BYTES: Final = 64
 """Of a read, as counted: its stamps take memory too, and a server may send byte by byte."""
 MIN_CHUNK_BYTES: Final = 256
-"""The same for a chunk, which takes about that in a record: 262,144 of them by default."""
+"""The same for a chunk, which takes about that in a record. No answer may have more than ``core.record.MOST_CHUNKS``."""
 CHUNKS_PER_TOKEN: Final = 8
 EXTRA_CHUNKS: Final = 4096
 """An answer may have CHUNKS_PER_TOKEN chunks per token asked for, and EXTRA_CHUNKS more: enough for a server that

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
-from locust_llm.core.record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
+from locust_llm.core.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
 from locust_llm.core.server_times import (
     HEADER_NAMES,
     Drafts,
@@ -384,6 +384,8 @@ class Response:
         if self.received_bytes > most or MIN_READ_BYTES * self._framed > most or MIN_CHUNK_BYTES * chunks > most:
             self._ends(TOO_LARGE, f"more than {most} bytes")
             self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]
+        if chunks > MOST_CHUNKS:
+            self._ends(TOO_LARGE, f"more than {MOST_CHUNKS} chunks")
         if self.max_chunks is not None and chunks > self.max_chunks:
             self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
         if len(self.answer.others) > MAX_CHOICES:

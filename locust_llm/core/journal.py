@@ -16,7 +16,7 @@ import msgspec
 
 from locust_llm.files import read_regular
 
-from .record import Record
+from .record import MOST_CHUNKS, Record
 
 JOURNALS: Final = "journal"
 """In the folder of a run."""
@@ -119,6 +119,9 @@ _HEAD: Final = Struct("<IB")
 _TYPES: Final = b"IQ"
 """Of 4 bytes: up to 71 minutes in microseconds; of 8: of any length."""
 
+MAX_FIELDS_BYTES: Final = 1 << 24
+"""Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and counted."""
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Record).decode
 
@@ -140,12 +143,16 @@ def unpack(packed: bytes) -> Record:
     at = _HEAD.size + length
     if kind not in _TYPES or at > len(packed):
         raise ValueError("no packed record")
+    stamps = array(chr(kind))
+    if (
+        length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
+    ):  # the last read may bring more
+        raise ValueError("more chunks than an answer may have")
     try:
         record = _decode(packed[_HEAD.size : at])
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if at < len(packed):
-        stamps = array(chr(kind))
         stamps.frombytes(packed[at:])
         msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
     return record

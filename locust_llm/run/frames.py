@@ -27,7 +27,7 @@ from .protocol import TO_CONTROL, TO_SENDER
 logger = logging.getLogger("locust_llm")
 
 MAX_FRAME_BYTES: Final = 1 << 26
-"""To a master: five times the record of an answer of three million chunks. ZeroMQ closes a connection that has more."""
+"""To a master: eight times the longest record. ZeroMQ closes a connection that has more."""
 MAX_ITEMS: Final = 1 << 17
 """Of a list or a table in Locust's own messages."""
 MAX_LINES: Final = 50

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
+from locust_llm.client import response
 from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
@@ -304,6 +305,20 @@ def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
     stream.look()
     assert stream.over
     assert stream.finish() == ("too_long", "more than 3 chunks")
+
+
+def test_no_answer_has_more_chunks_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its bytes may be: packing, unpacking and writing a record must not hold a process for long."""
+    monkeypatch.setattr(response, "MOST_CHUNKS", 3)
+    stream = Response(0, max_bytes=2**40)
+    for number, data in enumerate([head(Transfer_Encoding="chunked"), A, A, A], 1):
+        give(stream, number, number, data)
+    stream.look()
+    assert not stream.over
+    give(stream, 5, 5, A)
+    stream.look()
+    assert stream.over
+    assert stream.finish() == ("too_large", "more than 3 chunks")
 
 
 def test_an_error_says_more_than_the_size_of_its_page() -> None:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.evalscope import TYPES, a_database
 
-from locust_llm.core.record import DUE, GAPS, Record
+from locust_llm.core.record import DUE, GAPS, MOST_CHUNKS, Record
 from locust_llm.results import database as database_module
 from locust_llm.results.formats import known as figures
 from locust_llm.results.records import command, known
-from locust_llm.results.records.evalscope import FILE, NO_WORDS
+from locust_llm.results.records.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
 from locust_llm.results.records.imported import Imported, Unusable
 
 REAL: Final = Path(__file__).parents[1] / "data" / "results" / "vllm-server" / "evalscope-1.14.1-requests"
@@ -187,4 +187,31 @@ def test_a_huge_value_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE result SET inter_token_latencies = zeroblob(200000000)")
     with pytest.raises(Unusable, match=r"SQLite cannot read it .*too big"):
+        known.read(path)
+
+
+def test_gaps_that_would_fill_the_memory_are_not_read(tmp_path: Path) -> None:
+    """As long as an answer may be they are; JSON of a longer text may become sixty times as many bytes."""
+    for gaps, chunks in (
+        ("[" + "0," * (MOST_CHUNKS - 2) + "0.25]", MOST_CHUNKS),
+        ("[" + "0," * (MOST_CHUNKS - 1) + "0.25]", 2),
+        ("[" + "0," * MAX_GAPS_CHARS + "0.25]", 2),
+        ("[" * (1 << 25), 2),
+    ):
+        row = {**ROW, "inter_token_latencies": gaps}
+        (record,) = of(tmp_path, row).records
+        assert len(record.chunk_us) == chunks
+        assert (record.chunk_us[0], record.chunk_us[-1]) == (250_000, 500_000)
+        assert (GAPS in record.lacks) == (chunks == 2)
+
+
+def test_rows_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
+    rows = [{**ROW, "start_time": at, "completed_time": at + 0.5, "request_id": str(at)} for at in (72.0, 70.0, 71.0)]
+    assert [one.id for one in of(tmp_path, *rows).records] == ["70.0", "71.0", "72.0"]
+
+
+def test_a_file_that_takes_too_long_is_refused_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = a_database(tmp_path / FILE, [ROW] * 20_000, ())
+    monkeypatch.setattr(database_module, "TIMEOUT_S", 0.0)
+    with pytest.raises(Unusable, match=r"SQLite cannot read it \(it takes longer than 60 s\)"):
         known.read(path)

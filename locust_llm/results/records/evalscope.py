@@ -15,7 +15,7 @@ import msgspec
 from locust_llm.core.record import Record
 from locust_llm.core.storage import MAX_JSON_BYTES
 from locust_llm.files import open_regular, read_regular
-from locust_llm.results.database import has_table, read_database
+from locust_llm.results.database import TIMEOUT_S, has_table, read_database
 from locust_llm.results.formats.evalscope import SUMMARY
 from locust_llm.results.formats.fields import Document, at, number, text, whole
 
@@ -30,6 +30,8 @@ MORE: Final = ("request", "inter_token_latencies", "prompt_tokens", "completion_
 """Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id`` and no ``is_stream``."""
 NO_WORDS: Final = "why requests failed"
 MAX_ROWS: Final = 10**6
+MAX_GAPS_CHARS: Final = 2**23
+"""Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may fill the memory."""
 
 
 def is_one(path: Path) -> bool:
@@ -46,7 +48,8 @@ def read(path: Path) -> list[Imported]:
         with read_database(path) as database:
             found, unread = _requests(database, path.stat().st_mtime)
     except sqlite3.Error as error:
-        raise Unusable(f"SQLite cannot read it ({error})") from None
+        slow = f"it takes longer than {TIMEOUT_S:.0f} s"
+        raise Unusable(f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})") from None
     arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
     users, rate = whole(at(arguments, "parallel")), number(at(arguments, "rate"))
     open_loop = at(arguments, "open_loop") is True and rate is not None and rate > 0
@@ -84,7 +87,11 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
         ended_s = max(ended_s, *(s for s in map(number, stamps) if s is not None and abs(s) < 1e11), 0.0)
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
     found, unread = list[Record](), list[str]()
-    for place, row in enumerate(database.execute(f"SELECT {chosen} FROM {TABLE} ORDER BY start_time"), 1):
+    order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
+    for place, rowid in enumerate(order, 1):  # row by row: SQLite would keep all of them, texts included, to sort them
+        row = database.execute(f"SELECT {chosen} FROM {TABLE} WHERE rowid = ?", (rowid,)).fetchone()
+        if row is None:
+            raise Unusable("it is damaged: its rows are not where its index has them")
         try:
             found.append(_record(dict(row), place, written_s - ended_s))
         except Unusable as error:
@@ -101,11 +108,15 @@ def _beside(path: Path) -> Document:
     return document if isinstance(document, dict) else {}
 
 
+class _StreamOptions(msgspec.Struct):
+    include_usage: Any = False
+
+
 class _Body(msgspec.Struct):
     """Of a request."""
 
     model: str = ""
-    stream_options: dict[str, Any] = {}
+    stream_options: _StreamOptions | None = None
 
 
 def _body(row: Mapping[str, object]) -> _Body:
@@ -124,7 +135,8 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     }  # fmt: skip
     if row["success"] != 1:
         return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
-    counted = bool(body.stream_options.get("include_usage")) or row["is_stream"] == 0
+    options = body.stream_options
+    counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
     fields |= tokens(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
     stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
     return record(**fields, stamps=stamps, whole=complete)
@@ -133,8 +145,9 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
     first, latency = seconds(row["first_chunk_latency"], "TTFT"), seconds(row["latency"], "latency")
+    written = str(row["inter_token_latencies"])
     try:
-        gaps = json.loads(str(row["inter_token_latencies"]))
+        gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None
     except (ValueError, RecursionError):
         gaps = None
     if not isinstance(gaps, list):

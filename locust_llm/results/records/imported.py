@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.jsonl import line, parse_line
-from locust_llm.core.record import CANCELLED, DUE, GAPS, OK, UNNAMED, Record
+from locust_llm.core.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNNAMED, Record
 from locust_llm.results.formats.fields import number
 
 MAX_ERROR: Final = 4096
@@ -77,10 +77,10 @@ def count(value: object) -> int | None:
 
 
 def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) -> tuple[tuple[int, ...], bool]:
-    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end
-    are no stamps: then there are the first and the last."""
-    at = [first_s]
-    for gap in gaps_s:
+    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end,
+    or more than any answer has, are no stamps: then there are the first and the last."""
+    at = [first_s] if len(gaps_s) < MOST_CHUNKS else []
+    for gap in gaps_s if at else ():
         value = number(gap)
         if value is None or not 0 <= value <= MAX_S:
             at = []

@@ -311,17 +311,17 @@ class Control:
     def on_records(self, worker: str, batch: Records) -> None:
         """Of a worker."""
         self._workers.seen(worker)
+        held_at = self._time.monotonic()
         try:
             records = self._workers.take(worker, batch)
         except ValueError as error:
             logger.error(f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: {error}")
             return
-        held_at = self._time.monotonic()
         for record in records:
-            self.add_record(record)
             if self._time.monotonic() - held_at > TURN_S:
                 take_turn()
                 held_at = self._time.monotonic()
+            self.add_record(record)
         self.flush()  # what is acknowledged outlives this process
         self._send(Ack(batch.number), worker)
 

@@ -11,7 +11,7 @@ from support.examples import examples
 
 from locust_llm.core import journal as journals
 from locust_llm.core.journal import Journal, pack, read_journal, unpack
-from locust_llm.core.record import FAILURES, OK, Record
+from locust_llm.core.record import FAILURES, MOST_CHUNKS, OK, Record
 from locust_llm.run import protocol
 from locust_llm.run.protocol import Records, to_control
 from locust_llm.run.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, Inbox, Outbox, frames
@@ -120,6 +120,18 @@ def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
     assert size(*range(100)) - size() == 400
     assert size(*range(99), 2**32 - 1) - size() == 400
     assert size(*range(99), 2**32) - size() == 800  # beyond 71 minutes
+
+
+def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
+    """A master that unpacked three million would stand still for half a second."""
+    most = msgspec.structs.replace(record(0), chunk_us=(0,) * (2 * MOST_CHUNKS))
+    assert unpack(pack(most)) == most
+    for longer in (
+        msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1)),
+        msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000),
+    ):
+        with pytest.raises(ValueError, match="more chunks than an answer may have"):
+            unpack(pack(longer))
 
 
 # -- on the worker's own disk ------------------------------------------------------------------------------------------
