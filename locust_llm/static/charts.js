@@ -39,15 +39,15 @@ const charts = (() => {
       { name: "waiting", hue: "wait", values: rate((p) => p[WAITING_S]) },
     ] },
     { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", output: true, series: () => [
-      { name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) },
+      { name: `tokens/s, last ${RATE_S} s`, hue: "decode", values: column((p) => p[TOKENS]) },
     ] },
-    { title: "Users", unit: "", whole: true, series: () => [
+    { title: "Users and decoding requests", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
       ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: rate((p) => p[DECODING_S]) }] : []),
     ] },
     { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
-      { name: "ended", hue: "p50", values: rate((p) => p[DONE]) },
-      ...history.classes.map((name, i) => ({ name: `failed: ${name}`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5],
+      { name: `ended, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[DONE]) },
+      ...history.classes.map((name, i) => ({ name: `failed: ${name}, last ${RATE_S} s`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5],
         dashed: i > 4, values: rate((p) => p[FAILED][i] ?? 0) })),
     ] },
   ];
@@ -171,7 +171,7 @@ const charts = (() => {
   plots.narrow.addEventListener("change", each("again"));
   const remove = (some) => { all = all.filter((one) => !some.includes(one)); };
   return {
-    history, AT, SERVER, add, remove, column, ended: () => rate((point) => point[DONE])().at(-1),
+    history, AT, SERVER, RATE_S, add, remove, column, ended: () => rate((point) => point[DONE])().at(-1),
     update: each("update"), forget: each("forget"), redraw: each("redraw"),
   };
 })();

@@ -1,7 +1,7 @@
 // The live page: polls the state of the run once a second. Its charts are in charts.js.
 "use strict";
 (() => {
-  const { written, digits } = plots, { history } = charts;
+  const { written } = plots, { history } = charts;
   const by = (id) => document.getElementById(id);
   const EVERY_MS = 1000, LINES_EVERY = 2;
   const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
@@ -18,6 +18,7 @@
   }
   const many = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
   const ms = (value) => (value === null || value === undefined ? "–" : written("ms")(Number(value.toPrecision(3))));
+  const rate = (value) => (typeof value === "number" ? written("")(Number(value.toPrecision(3))) : "–");  // as in the charts
   const figure = (value) => {
     const places = value >= 100 ? 0 : value >= 10 ? 1 : 2;
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
@@ -72,12 +73,15 @@
       ["Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
       ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${ms(values(row)[0])}`, `p95 ${ms(values(row)[2])}, p99 ${ms(values(row)[3])}`]),
     ];
-    const each = over ? status.requests_per_s : ended;
-    if (status.generates === false) all.push(["Requests/s", typeof each === "number" ? digits(each, 3) : "-", ""]);
-    if ("tokens_per_s" in status) all.push(["Tokens/s", many(status.tokens_per_s), typeof each === "number" ? `${digits(each, 3)} requests/s` : ""]);
+    const each = over ? status.requests_per_s : ended, span = over ? "whole run" : `last ${charts.RATE_S} s`;
+    if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
+    if ("tokens_per_s" in status) all.push([`Tokens/s, ${span}`, rate(status.tokens_per_s), typeof each === "number" ? `${rate(each)} requests/s` : ""]);
     if (!over) {
       all.push(["In prefill", status.limit === null ? many(status.used) : `${status.used} of ${status.limit}`, `${many(status.waiting)} waiting`]);
-      all.push(["Users", many(status.users), status.generates === false ? "" : `${many(status.decoding)} decoding`]);
+      const decoding = status.generates === false ? "" : `${many(status.decoding)} decoding`;
+      // after the stop Locust has no users any more, and requests go on
+      if (status.state === "ending") all.push(["Still running", many(status.used + status.waiting + status.decoding), decoding]);
+      else all.push(["Users", many(status.users), decoding]);
     }
     by("tiles").replaceChildren(...all.map(([name, value, more]) => {
       const tile = element("li");

@@ -113,6 +113,8 @@ class Live:
         self.ended = 0
         """Requests ended so far."""
         self._clock = clock
+        self.tokens_per_s = 0.0
+        """Of the last tick: the tile and the last point of the chart have one figure."""
         self._ticks = 0
         self._sampled_at = started_at
         self._in_flight_s = (0.0, 0.0, 0.0)
@@ -181,6 +183,7 @@ class Live:
             if self.points:
                 self.mark(phase)
         self.sample()
+        self.tokens_per_s = round(self.stats.tokens_per_s(), 1)
         self._ticks += 1
         if self._ticks % self.step:
             return
@@ -199,7 +202,7 @@ class Live:
                 decoding_s=decoding_s,
                 ttft_ms=None if ttft_ms is None else tuple(round(ms, 1) for ms in ttft_ms),
                 itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
-                tokens_per_s=round(stats.tokens_per_s(), 1),
+                tokens_per_s=self.tokens_per_s,
                 done=stats.done,
                 failed=tuple(stats.counts[name] for name in self.classes),
                 server=server,

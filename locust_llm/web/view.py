@@ -208,7 +208,7 @@ class View:
             "rules": rules,
             "slo": None,
             "parts": _parts(live),
-        } | ({"tokens_per_s": round(live.stats.tokens_per_s(), 1)} if live.generates else {})
+        } | ({"tokens_per_s": live.tokens_per_s} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust closes its form."""

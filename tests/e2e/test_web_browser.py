@@ -49,6 +49,23 @@ def the_gate_follows(web: Web, live: Any) -> None:
         assert web.most_in_prefill(since) <= most
 
 
+def the_drain_counts_requests_and_no_users(locust: Web) -> None:
+    """After the stop Locust has no users, and six requests go on."""
+    page = locust.open("/llm")
+    drain = {"state": "ending", "users": 0, "used": 0, "waiting": 0, "decoding": 6}
+
+    def answer(route: Any) -> None:
+        real = route.fetch()
+        route.fulfill(response=real, json=real.json() | drain)
+
+    page.route(re.compile("/llm/live"), answer)
+    page.locator("#tiles").get_by_text("Still running").wait_for()
+    tiles = page.locator("#tiles li").all_inner_texts()
+    assert [tile.split("\n") for tile in tiles if "decoding" in tile] == [["Still running", "6", "6 decoding"]]
+    assert not any(tile.startswith("Users") for tile in tiles)
+    page.close()
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
@@ -82,6 +99,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
 
     alone = locust.open("/llm")
     alone.locator("#tiles").get_by_text(re.compile(r"^p50 \d+ ms$")).first.wait_for()  # TTFT is there
+    alone.locator("#tiles").get_by_text("Tokens/s, last 5 s").wait_for()
     alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
     alone.locator("#broken").get_by_text("ttft p50 < 1us: broken").wait_for()
     assert alone.evaluate(FIRST_CHART) <= 450
@@ -99,9 +117,11 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     history = locust.status()
     assert history["points"][0][0] == begun  # kept over a reload, from the start
     assert [text for _, text in history["marks"]] == ["gate 9", "gate 2", "no gate", "gate 3"]
+    the_drain_counts_requests_and_no_users(locust)
     alone.get_by_role("button", name="Stop").click()
     alone.get_by_text("ended", exact=True).first.wait_for()
     alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()  # the latter on a machine that is too busy
+    alone.locator("#tiles").get_by_text("Tokens/s, whole run").wait_for()
     names = alone.locator("#server-plots h3").all_inner_texts()
     assert names == ["Running in the server", "Waiting in the server", "KV cache in use", "Preemptions per second",
                      "Prefix cache hits"]  # fmt: skip

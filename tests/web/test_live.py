@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
 from locust_llm.report.plots.lines import thinned
-from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
+from locust_llm.run.control.live_stats import RATE_S, WINDOW_S, LiveStats
 from locust_llm.web import live as module
 from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, Live
 
@@ -134,6 +135,23 @@ def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
     assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
     assert point.server == ()
+
+
+def test_tokens_per_second_are_one_figure_until_the_next_tick(live: Live, clock: Clock) -> None:
+    """100 reads in the first second; what is read after the tick is in no tile and in no chart yet."""
+    live.stats.update("local", used=0, waiting=0, decoding=1, reads=0)
+    clock.now += 1
+    live.stats.update("local", used=0, waiting=0, decoding=1, reads=100)
+    live.tick(1, None, "profiling")
+    clock.now += 0.5
+    live.stats.update("local", used=0, waiting=0, decoding=1, reads=900)
+    assert (live.tokens_per_s, live.points[-1].tokens_per_s, live.stats.tokens_per_s()) == (100, 100, 100)
+
+
+def test_the_charts_name_the_time_that_rates_are_of() -> None:
+    script = (Path(module.__file__).parents[1] / "static" / "charts.js").read_text("utf-8")
+    assert f"const RATE_S = {RATE_S:g}, " in script
+    assert "name: `tokens/s, last ${RATE_S} s`" in script
 
 
 def test_the_mean_number_in_flight_is_right_between_any_two_points(live: Live, clock: Clock) -> None:

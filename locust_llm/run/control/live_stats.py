@@ -4,6 +4,7 @@ Tokens per second are of the last seconds, unfinished answers among them. Those 
 counted; a read counts as many tokens as the reads of finished answers had on average.
 """
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -26,6 +27,8 @@ MAX_NAMES: Final = 1000
 """Of requests; a locustfile may give each its own."""
 RATE_S: Final = 5.0
 """Seconds that tokens per second are of."""
+MAX_SILENCE_S: Final = 2.0
+"""After so long without a status, no reads are taken as none."""
 LATE_READ_US: Final = 1000
 """From so long on, bytes lay unread for a while; chunks that came together and were read sooner were sent together."""
 PARTS_S: Final = 30
@@ -195,6 +198,9 @@ class LiveStats:
         """Of first chunks that came in the last ``WINDOW_S``."""
         self.recent_due = Window(WINDOW_S, clock)
         """TTFT from due of requests that ended in the last ``WINDOW_S``."""
+        self._rate_of: int | None = None
+        """The whole second that ``_rate`` is of."""
+        self._rate = 0.0
         self.parts = Parts(clock)
         self.activity = ""
         """Where a schedule of the users' own is, such as the probe's; empty without one."""
@@ -281,10 +287,19 @@ class LiveStats:
         return self.done - self.counts[OK]
 
     def tokens_per_s(self) -> float:
-        """Of the last ``RATE_S``; the estimate is explained at the top of this file."""
+        """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for each whole second:
+        the console, the page and a scraper that ask in one second have the same."""
+        if (second := math.floor(self._clock())) != self._rate_of:
+            self._rate_of, self._rate = second, self._count_tokens_per_s()
+        return self._rate
+
+    def _count_tokens_per_s(self) -> float:
         if not self._reads_at:
             return 0.0
         (since, before), now = self._reads_at[0], self._clock()
+        last_at = self._reads_at[-1][0]
+        if since < last_at and now - last_at < MAX_SILENCE_S:  # what was read since then is not known yet
+            now = last_at
         per_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 

@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.slo.client_verdict import LEVELS
 
-from .live_stats import PARTS, LiveStats, Parts
+from .live_stats import PARTS, RATE_S, LiveStats, Parts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
@@ -148,12 +148,12 @@ def gauges(
         return
     client = stats.client()
     for name, text, value in (
-        ("users", "Users of Locust", users),
+        ("users", "Users of Locust; 0 after the stop, while the last requests go on", users),
         ("prefill_gate_limit", "Limit on requests that wait for their first token", limit),
         ("prefill_gate_waiting", "Requests that wait at the prefill gate", stats.waiting),
         ("requests_in_prefill", "Requests that were sent and have no token yet", stats.used),
         ("requests_decoding", "Requests with a first token, not complete", stats.decoding),
-        ("output_tokens_per_second", "Estimate over the last seconds, with answers that are still on",
+        ("output_tokens_per_second", f"Estimate over the last {RATE_S:g} seconds, with answers that are still on",
          stats.tokens_per_s()),
         ("client_level", f"The load generator: {', '.join(f'{i} {level}' for i, level in enumerate(LEVELS))}",
          None if client is None else LEVELS.index(client.level)),

@@ -1,5 +1,7 @@
 """The stats of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +76,32 @@ def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clo
     tell(stats, "a", reads=1040)
     tell(stats, "b", reads=20)
     assert stats.tokens_per_s() == pytest.approx(60 / 4)
+
+
+def test_all_who_ask_in_one_second_have_one_figure(clock: Clock) -> None:
+    """100 reads in each second. The status of the next half second comes between the two."""
+    stats = LiveStats(clock)
+    clock.now = math.floor(clock.now) + 0.25
+    for half_second in range(9):
+        tell(stats, reads=50 * half_second)
+        clock.now += 0.5
+    clock.now -= 0.25  # a quarter of a second after the last status: its reads are not known, and not missed
+    first = stats.tokens_per_s()
+    clock.now += 0.2
+    tell(stats, reads=600)
+    assert (first, stats.tokens_per_s()) == (100, 100)
+    clock.now += 1
+    assert stats.tokens_per_s() > 100
+
+
+def test_silence_is_no_rate(clock: Clock) -> None:
+    """400 reads in 4 s, then nothing for 4 s."""
+    stats = LiveStats(clock)
+    tell(stats, reads=0)
+    clock.now += 4
+    tell(stats, reads=400)
+    clock.now += 4
+    assert stats.tokens_per_s() == 50
 
 
 def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) -> None:
