@@ -5,7 +5,7 @@ Locust itself answers a wrong number with HTTP 500 and does not check texts, so 
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from locust.runners import MasterRunner
 from locust.util.timespan import parse_timespan
@@ -45,6 +45,24 @@ DATASET_FIELD: Final = "dataset"
 """Of our form: one of its datasets (datasets.py). The path of a file is no field."""
 OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD))
 """Fields that Locust does not get."""
+
+
+class AskedLoad(NamedTuple):
+    """Users, users started a second and seconds of the run; None where they were not given. Of a run that began by itself
+    the launch keeps them from Locust (run/launch.py)."""
+
+    users: int | None
+    spawn_rate: float | None
+    run_time: int | str | None
+
+
+def asked_load(options: Namespace) -> AskedLoad:
+    """As the command line, or the last form, gave it."""
+    return AskedLoad(
+        getattr(options, "llm_users", options.num_users),
+        getattr(options, "llm_spawn_rate", options.spawn_rate),
+        getattr(options, "llm_run_time", None) or options.run_time,
+    )
 
 
 def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str, dict[str, Any]]:
@@ -91,8 +109,9 @@ def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
             setattr(options, name, value)
     if "host" in form:
         options.host = form["host"].strip()
-    if form.get("spawn_rate", "").strip():
-        options.spawn_rate = number(float, "-r")(form["spawn_rate"])
+    if "spawn_rate" in form:
+        given_rate = form["spawn_rate"].strip()
+        options.spawn_rate = options.llm_spawn_rate = number(float, "-r")(given_rate) if given_rate else None
     if "run_time" in form:
         options.run_time = options.llm_run_time = _seconds(form["run_time"].strip())
     if "user_count" in form:
@@ -106,7 +125,7 @@ def settings_asked(options: Namespace, runner: Any) -> Settings:
     Locust's form always has a number of users. In an open loop one counts as none, and in a sweep of concurrency any number
     does.
     """
-    users = getattr(options, "llm_users", options.num_users)
+    users = asked_load(options).users
     try:
         loose = settings_of(options)
     except (ValueError, OSError):

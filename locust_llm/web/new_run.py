@@ -1,10 +1,11 @@
 """New run: the form of a run as data for its page, in groups; what depends on another field is hidden until that is set."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.core.options.option import Option
 from locust_llm.core.text import sentence
@@ -13,7 +14,7 @@ from locust_llm.run.flags import default_of
 from locust_llm.run.options import rules_of
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
-from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE
+from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, asked_load
 from .whitelist import own_flags
 
 GROUPS: Final = {
@@ -34,7 +35,8 @@ MAIN: Final = (
 """Always in sight, with what depends on them; the others of a group are folded."""
 WITH_WARMUP: Final = ("warmup_request_count", "warmup_duration")
 DEPENDS: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("arrival_pattern", "arrival_smoothness", "request_rate_ramp_duration"), ("request_rate",)),
+    **dict.fromkeys(("arrival_pattern", "arrival_smoothness"), ("request_rate", "sweep")),
+    "request_rate_ramp_duration": ("request_rate",),
     **dict.fromkeys(
         ("find_max", "stage_duration", "stage_requests", "stage_requests_per_user", "stage_warmup_per_user"), ("sweep",)
     ),
@@ -66,7 +68,8 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     "prefill_concurrency_ramp_duration": ("prefill_concurrency",),
     "gpu_hour": ("gpus",),
 }
-"""A field, and those of which one must be set (with ``!``: must not be) so that it matters."""
+"""A field, and those of which one must be set (with ``!``: must not be) so that it matters. A field that the command line
+set all the same is never hidden: the page sends nothing of what it hides."""
 WORDS: Final = {
     "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation",
     "seq": "length", "dist": "mix",
@@ -93,7 +96,13 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def is_set(self) -> bool:
+        """It says something else than its default."""
         return self.value not in ("", self.default)
+
+    @property
+    def counts(self) -> bool:
+        """What needs it matters: it is set, a switch is on."""
+        return self.value == "true" if self.kind == "switch" else self.is_set
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -120,9 +129,29 @@ def groups(options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Da
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
             found[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
+    shown = in_sight([field for fields in found.values() for field in fields])
+    for fields in found.values():
+        fields[:] = [
+            replace(field, needs="") if field.is_set and field.name not in shown else field for field in fields
+        ]
     if own := own_flags(extra):
         found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
     return [_group(title, fields) for title, fields in found.items()]
+
+
+def in_sight(fields: Sequence[Field]) -> set[str]:
+    """The names of those that the page does not hide, as static/new_run.js decides it. What it hides counts as not given."""
+    shown, before = {field.name for field in fields}, set[str]()
+    while shown != before:
+        before = shown
+        on = {field.name for field in fields if field.name in shown and field.counts}
+        shown = {field.name for field in fields if _matters(field, on)}
+    return shown
+
+
+def _matters(field: Field, on: set[str]) -> bool:
+    needs = field.needs.split()
+    return not needs or any((name.removeprefix("!") in on) != name.startswith("!") for name in needs)
 
 
 def _group(title: str, fields: list[Field]) -> Group:
@@ -146,7 +175,7 @@ def _with_dependents(field: Field, fields: list[Field]) -> Iterator[Field]:
 
 
 def _of_users(options: Namespace) -> Iterator[Field]:
-    users, run_time = getattr(options, "llm_users", options.num_users), options.run_time
+    users, rate, run_time = asked_load(options)
     yield Field(
         "user_count", "Users", "whole", str(users or ""), "1", flag="-u",
         help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of concurrency sets them itself",
@@ -155,7 +184,6 @@ def _of_users(options: Namespace) -> Iterator[Field]:
         "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop", flag="-t",
         help="Seconds, or 10m or 1h20m; the warmup comes before it",
     )  # fmt: skip
-    rate = getattr(options, "llm_spawn_rate", options.spawn_rate)
     yield Field(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "", str(SPAWN_RATE), flag="-r",
         help="The gate ramps, not the users",

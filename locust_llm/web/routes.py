@@ -27,7 +27,7 @@ from locust_llm.run.discovery import Discovery
 from .archive import FILES, Archive
 from .bodies import bounded
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, safe_name, too_large
-from .form import LIMIT_FIELD, SPAWN_RATE, fields
+from .form import LIMIT_FIELD, SPAWN_RATE, asked_load, fields
 from .live import PERCENTILES
 from .new_run import groups
 from .origin import guarded, names
@@ -286,7 +286,8 @@ def _extend(ui: Any, view: View, datasets: Datasets, on_asked: Callable[[Setting
         args["spawn_rate"] = args["spawn_rate"] or SPAWN_RATE
         if hasattr(options, LIMIT_FIELD):
             args["extra_options"] = fields(args["extra_options"], options)
-            args["num_users"] = getattr(options, "llm_users", options.num_users)
+            users, spawn_rate, run_time = asked_load(options)
+            args |= {"num_users": users, "spawn_rate": spawn_rate or SPAWN_RATE, "run_time": run_time}
 
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update

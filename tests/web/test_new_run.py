@@ -2,17 +2,22 @@
 
 import html
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
+from support.command_line import parse
 from support.web_pages import Page
 
-from locust_llm.run.flags import OPTIONS
+from locust_llm.run import launch
+from locust_llm.run.flags import OPTIONS, example_of
+from locust_llm.run.options import settings_of
+from locust_llm.user import LLMUser
 from locust_llm.web.datasets import Datasets
-from locust_llm.web.form import DATASET_FIELD
+from locust_llm.web.form import DATASET_FIELD, asked_load, filled
 from locust_llm.web.new_run import DEPENDS, MAIN, Field, Group, groups
 
 
@@ -61,6 +66,75 @@ def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> 
     assert (found["streaming"].kind, found["streaming"].value) == ("switch", "true")
     assert found["arrival_pattern"].choices[0] == ("", "poisson; gamma with --arrival-smoothness")
     assert ("chat", "chat") in found["slo_preset"].choices
+
+
+# -- the command line is the default of the form -----------------------------------------------------------------------
+
+IN_FORM = [option for option in OPTIONS if option.in_form and not option.repeated and option.dest != "slo"]
+LOCUSTS = {
+    "-u": ("user_count", "5"), "-t": ("run_time", "90"), "-r": ("spawn_rate", "2.5"),
+    "--slo": ("slo", "ttft p95 < 1s"),
+}  # fmt: skip
+
+
+def sent(found: dict[str, Field]) -> dict[str, str]:
+    """As static/new_run.js has it: nothing of a field that is hidden, of a switch then its default."""
+    on = {name for name, one in found.items() if (one.value == "true" if one.kind == "switch" else one.is_set)}
+    hidden = set[str]()
+    for _ in found:  # until nothing changes
+        for name, one in found.items():
+            met = [(need.strip("!") in on - hidden) != need.startswith("!") for need in one.needs.split()]
+            (hidden.discard if any(met) or not met else hidden.add)(name)
+    return {
+        name: (one.default if one.kind == "switch" else "") if name in hidden else one.value
+        for name, one in found.items()
+    }
+
+
+def launched(*words: str, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """As a run that began by itself left them."""
+    given = parse("--web-host", "127.0.0.1", *words, headless=False)
+    given.autostart = True
+    for name in ("check", "survey", "refuse_taken_ports", "raise_open_files", "use_certificates", "use_sources"):
+        monkeypatch.setattr(launch, name, lambda *_, **__: None)
+    monkeypatch.setattr(launch, "check", settings_of)
+    launch.before_load(given, LLMUser, LLMUser)
+    return given
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["waits", "autostart"])
+@pytest.mark.parametrize("flag", [*LOCUSTS, *(option.flag for option in IN_FORM)])
+def test_each_option_of_the_command_line_is_the_default_of_the_form(
+    flag: str, started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown, and a form that is sent as it came asks for the same settings."""
+    option = next((option for option in IN_FORM if option.flag == flag), None)
+    words = [flag, LOCUSTS[flag][1]] if option is None else [flag, option.example]
+    if option is not None and option.kind is bool:
+        words = [example_of(option)]
+    given = launched(*words, monkeypatch=monkeypatch) if started else parse(*words, headless=False)
+    found = {
+        field.name: field
+        for group in groups(given, {}, Datasets(given.input_file, None), given.host)
+        for field in (*group.main, *group.folded)
+    }
+    shown = found[LOCUSTS[flag][0] if option is None else option.dest]
+    assert shown.is_set or (option is not None and len(option.choices) == 1)
+    if option is None:
+        assert shown.value == LOCUSTS[flag][1]
+    form = sent(found)
+    assert form[shown.name] == shown.value
+    assert form["host"] == given.host
+    again = filled(given, form)
+    assert settings_of(again) == settings_of(given)
+    assert asked_load(again).spawn_rate == asked_load(given).spawn_rate
+
+
+def test_what_the_command_line_set_is_shown_though_what_it_depends_on_is_not(pages: Callable[..., Page]) -> None:
+    found = fields(pages("--sweep", "request-rate=1..4", "--arrival-pattern", "constant", "--replay-speedup", "2"))
+    assert (found["arrival_pattern"].value, found["arrival_pattern"].needs) == ("constant", "request_rate sweep")
+    assert (found["replay_speedup"].value, found["replay_speedup"].needs) == ("2", "")
+    assert fields(pages())["replay_speedup"].needs == "fixed_schedule"
 
 
 def test_flags_of_the_locustfile_are_the_last_group_and_a_secret_one_is_no_field(pages: Callable[..., Page]) -> None:
