@@ -11,8 +11,9 @@ from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.results.load import Delivery, Overload
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, Verdict
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, Verdict
 from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.doubt import DELAYS
 
 from .selection import Floats, Selection, mean
 
@@ -96,6 +97,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
         sent=sent,
         completed=completed,
         never_started=offer.never_started,
+        at_gate=0 if limit is None else _left_at_gate(main, run, offer.due - sent - offer.never_started),
         offered_per_s=per_s,
         sent_per_s=sent / offer.duration_s,
         completed_per_s=completed / offer.duration_s,
@@ -106,6 +108,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
         users_needed=None if busy_s is None else per_s * busy_s,
         users=offer.most_users,
         busy_s=busy_s,
+        gate_wait_s=None if limit is None else mean(tried["gate_wait_s"]),
         out_of_users=offer.out_of_users,
         completed_share=completed / offer.due,
         expected=float(offer.due),
@@ -120,6 +123,14 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
     else:
         found = replace(found, cause=cause, overload=None if cause in (GATE, USERS) else with_less(tried, run, offer))
     return found if found.overload is not None else _of_expected(found, arrived, run)
+
+
+def _left_at_gate(main: Selection, run: Run, unsent: int) -> int:
+    """Of so many arrivals that were not sent, though they found a user, those that waited at the gate. Those that the end of
+    the run turned away have no record; those that it cut have one, without an admission."""
+    requests = main.requests
+    waited = requests["sent_at"].isna() & requests["admitted_at"].isna() & ~requests["outcome"].isin(FAILURES)
+    return max(0, min(unsent, run.turned_away + main.only(waited).size))
 
 
 def _of_expected(found: Delivery, arrived: Selection, run: Run) -> Delivery:
@@ -232,21 +243,40 @@ def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
     """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
-    well."""
-    if (
-        d.in_prefill_needed is not None
-        and d.prefill_limit
-        and d.in_prefill_needed >= FULL_UTILISATION * d.prefill_limit
-    ):
+    well. Only where it was late itself is the load generator a cause: merged chunks keep nobody from sending."""
+    if held_by_limit(d) or d.at_gate > (d.due - d.sent) / 2:
         return GATE
+    late = _level_of_delays(verdict)
     busiest = max((health.cpu_share for health in run.health), default=0.0)
-    if busiest > FULL_CORE or (verdict is not None and verdict.level == INVALID):
+    if busiest > FULL_CORE or late == INVALID:
         return CLIENT
-    if d.out_of_users or (d.users_needed is not None and d.users_needed >= FULL_UTILISATION * d.users):
+    if d.users_needed is not None and d.users_needed >= FULL_UTILISATION * d.users:
+        return GATE if _enough_without_gate(d) else USERS
+    if d.out_of_users:
         return USERS
-    if verdict is not None and verdict.level != FINE:
-        return CLIENT
-    return BURST
+    return BURST if late == FINE else CLIENT
+
+
+def _level_of_delays(verdict: Verdict | None) -> str:
+    """The client verdict by the delays of the load generator alone."""
+    if verdict is None:
+        return FINE
+    levels = [level for signal, level in verdict.signals.items() if signal in DELAYS]
+    if not verdict.signals:  # of an older version: it does not say by what
+        levels = [verdict.level]
+    return max(levels, key=LEVELS.index, default=FINE)
+
+
+def held_by_limit(d: Delivery) -> bool:
+    """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
+    return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (d.prefill_limit or math.inf)
+
+
+def _enough_without_gate(d: Delivery) -> bool:
+    """Whether the users would have been enough, had none of them waited at the gate."""
+    if d.busy_s is None or d.gate_wait_s is None:
+        return False
+    return d.offered_per_s * (d.busy_s - d.gate_wait_s) < FULL_UTILISATION * d.users
 
 
 def _mean_limit(run: Run, duration_s: float) -> float | None:

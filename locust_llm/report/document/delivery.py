@@ -1,11 +1,12 @@
 """What of an open loop was not sent, or not completed, in sentences."""
 
-from locust_llm.core.text import brief, many, sentence
-from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS
+from locust_llm.core.text import brief, digits_apart, duration, many, sentence
+from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS, held_by_limit
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.results.load import Delivery
 from locust_llm.report.results.outage import in_words
 from locust_llm.slo.client_verdict import FULL_CORE
+from locust_llm.slo.doubt import DELAYS
 
 
 def delivery_line(summary: Summary) -> str | None:
@@ -14,13 +15,8 @@ def delivery_line(summary: Summary) -> str | None:
     if d is None or not d.cause:
         return None
     offered = f"{d.offered_per_s:.2f}/s"
-    if d.cause == GATE and d.in_prefill_needed is not None:
-        why = (
-            f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
-            f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
-            + " on average"
-            * ((d.prefill_limit or 0) % 1 > 0)
-        )
+    if d.cause == GATE:
+        why = f"the prefill gate. {_by_gate(d)}"
     elif d.cause == SERVER and d.overload is not None:
         why = (
             f"the server. It fell behind before all {d.users} users were busy, {brief(d.overload.all_busy_s, digits=2)} s "
@@ -32,14 +28,13 @@ def delivery_line(summary: Summary) -> str | None:
             for e in summary.evidence
             if (e.cpu_share or 0) > FULL_CORE
         ]
-        reasons = figures or (summary.client.reasons if summary.client else ())
-        reason = "; ".join(reasons)
-        why = f"the load generator. {sentence(reason)}"
+        why = f"the load generator. {sentence('; '.join(figures or _of_delays(summary)))}"
     elif d.cause == USERS and d.users_needed is not None:
         rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
         more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")  # what was cut took longer
         why = (
-            f"too few users. {offered} x {more}{d.busy_s:.2f} s per request needs {more}{d.users_needed:.1f} users, and "
+            f"too few users. {offered} x {more}{brief(d.busy_s, ' s', 3)} per request needs "
+            f"{more}{_beside(d.users_needed, d.users)} users, and "
             f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {less}{rate}: "
             "more of them help if requests then take no longer"
         )
@@ -51,8 +46,35 @@ def delivery_line(summary: Summary) -> str | None:
             "a burst of arrivals, or arrivals just before the end of the run. "
             f"On average {gate}{users} of {d.users} users were needed"
         )
-    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent; {d.never_started} of them found no free user"
+    at_gate = "" if d.prefill_limit is None else f", {d.at_gate} waited at the gate when the run ended"
+    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent: {d.never_started} found no free user{at_gate}"
     return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+
+
+def _by_gate(d: Delivery) -> str:
+    """Why the gate is the cause: the rate needs more than its limit, or users, or the last arrivals, waited at it."""
+    limit = brief(d.prefill_limit, digits=3) + " on average" * ((d.prefill_limit or 0) % 1 > 0)
+    if d.in_prefill_needed is not None and d.prefill_limit and d.ttft_s and held_by_limit(d):
+        rate, needed = d.in_prefill_needed / d.ttft_s, _beside(d.in_prefill_needed, d.prefill_limit)
+        need = f"{rate:.2f}/s x {duration(d.ttft_s)} TTFT needs a prefill limit of {needed}, and it was {limit}"
+        if d.in_prefill_needed > d.prefill_limit:
+            return need
+        return f"{need}: at {d.in_prefill_needed / d.prefill_limit:.0%} of the limit, arrivals at random times queue up"
+    if d.at_gate > (d.due - d.sent) / 2:
+        return f"The limit was {limit}, and requests came faster at the end than it lets them in"
+    waited, busy = duration(d.gate_wait_s or 0.0), duration(d.busy_s or 0.0)
+    return f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} of it at the gate"
+
+
+def _of_delays(summary: Summary) -> list[str]:
+    """The reasons of the client verdict that are delays of the load generator."""
+    reasons = () if summary.client is None else summary.client.reasons
+    return [reason for reason in reasons if any(signal in reason for signal in DELAYS)] or list(reasons)
+
+
+def _beside(value: float, limit: float) -> str:
+    """With as many digits as show on which side of the limit it is."""
+    return brief(value, digits=digits_apart(value, limit, digits=2))
 
 
 def outage_line(summary: Summary) -> str | None:

@@ -28,6 +28,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     all that were answered in its measured time, whenever they were due."""
     never_started: int
     """Those that had found no free user by then."""
+    at_gate: int = 0
+    """Those that waited at the prefill gate when the run was stopped, and were not sent."""
     offered_per_s: float
     sent_per_s: float
     completed_per_s: float
@@ -47,6 +49,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The most there were."""
     busy_s: float | None = None
     """That mean time."""
+    gate_wait_s: float | None = None
+    """Of it, the mean wait at the gate."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
     completed_share: float | None = None

@@ -24,7 +24,7 @@ from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, Verdict
+from locust_llm.slo.client_verdict import CPU_WAIT, DEGRADED, INVALID, MERGED, SEND_LAG, TTFT_HIGH, Verdict
 
 
 def open_run(due: int, never_started: int = 0, limits: tuple[tuple[float, int], ...] = (), **settings: object) -> Run:
@@ -328,10 +328,10 @@ def test_nothing_offered() -> None:
     ("records", "run", "words"),
     [
         ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
-         ["65.0%", "prefill gate", "2.00/s x 1.50 s", "3.0 requests", "limit was 2", "70 of 200"]),
-        ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6.00 s", "12.0 users",
+         ["65.0%", "prefill gate", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2. 70 of 200"]),
+        ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6 s", "12 users",
           "most 10, which complete 1.7/s: more of them help if requests then take no longer. 40 of 200"]),
-        (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 of them"]),
+        (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 found no free user"]),
         (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
          ["load generator. Process local used 97% of a core"]),
     ],
@@ -340,6 +340,59 @@ def test_one_sentence_names_the_cause(records: list[Record], run: Run, words: li
     said = delivery_line(summarise(collect(records), run))
     assert said is not None
     assert [word for word in words if word not in said] == []
+
+
+def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> None:
+    """53 of 63 were sent; 9 were turned away at the gate, and one was cut there. 0.63 a second of 0.1 s need 0.063 of the
+    limit of 1: by the whole run it was not too low, and merged chunks keep nobody from sending."""
+    run = replace(open_run(63, limits=((0.0, 1),)), turned_away=9)
+    records = [answered(100)] * 53 + [failed("cut", sent_at=None, admitted_at=None)]
+    merged = Verdict(DEGRADED, ("merged chunks 12.1% (limit 5.0%)",), signals={MERGED: DEGRADED})
+    found = delivered(records, run, merged)
+    assert (found.sent, found.at_gate, found.cause) == (53, 10, "gate")
+    assert delivered(records, replace(run, limits=()), merged).cause == "end"  # without a gate nobody waited at one
+    said = delivery_line(summarise(collect(records), run))
+    assert said is not None
+    assert "Cause: the prefill gate. The limit was 1, and requests came faster at the end than it lets them in." in said
+    assert said.endswith(
+        "10 of 63 arrivals were not sent: 0 found no free user, 10 waited at the gate when the run ended."
+    )
+
+
+def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
+    """1 a second keeps a user busy for 11 s: 11 users, and there are 10. Of it 10 s are at the gate: 1 user would do
+    without. 1 a second x 0.5 s need half of the limit."""
+    records = [answered(500, 1000, sent_at=15.0, asked_at=5.0, admitted_at=15.0)] * 80
+    found = delivered(records, open_run(100, 20, limits=((0.0, 1),)))
+    assert (found.users_needed, found.gate_wait_s, found.cause) == (pytest.approx(11), pytest.approx(10), "gate")
+    said = delivery_line(summarise(collect(records), open_run(100, 20, limits=((0.0, 1),))))
+    assert said is not None
+    assert "The limit was 1. A user was busy with a request for 11 s on average, 10 s of it at the gate." in said
+
+
+@pytest.mark.parametrize(
+    ("signal", "cause"), [(MERGED, "end"), (SEND_LAG, "client"), (CPU_WAIT, "client"), (TTFT_HIGH, "end")]
+)
+def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(signal: str, cause: str) -> None:
+    for level in (DEGRADED, INVALID):
+        assert delivered(BRIEF, open_run(100), Verdict(level, ("so",), signals={signal: level})).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "words"),
+    [
+        (1002.0, "needs a prefill limit of 1.002, and it was 1. "),
+        (
+            980.0,
+            "needs a prefill limit of 0.98, and it was 1: at 98% of the limit, arrivals at random times queue up. ",
+        ),
+    ],
+)
+def test_the_digits_show_on_which_side_of_the_limit_the_need_is(ttft_ms: float, words: str) -> None:
+    """1 a second, so long in prefill each."""
+    said = delivery_line(summarise(collect([answered(ttft_ms)] * 90), open_run(100, limits=((0.0, 1),))))
+    assert said is not None
+    assert words in said
 
 
 def test_no_sentence_without_need() -> None:
