@@ -33,7 +33,7 @@ from locust_llm.run.access.headers import headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources, ways
 from locust_llm.run.address import add_host, base_url, given_host, replica_urls, url_of
-from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, form_of, spoken
+from locust_llm.run.discovery import LINE_BYTES, WAIT_ADVICE, Discovery, DiscoveryFailed, discover, form_of, spoken
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
 from locust_llm.run.refusals import advice, has_key, without_page
@@ -146,7 +146,7 @@ def check(
         found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
     except DiscoveryFailed as error:
         unreachable = str(error).startswith(("cannot reach", "TLS with", "--host")) or " was not asked: " in str(error)
-        yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error))
+        yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE))
         return
     yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
     if proxy := passed(settings):

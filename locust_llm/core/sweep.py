@@ -132,7 +132,9 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
         return f"{stopped}; the highest stage passed, so the maximum lies above it"
     whole = asked.axis != RATE
     if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MAX_STAGES:
-        return f"{stopped}, and the highest value that passes is found"
+        if any(stage.value == broken and stage.status == FAIL for stage in done):
+            return f"{stopped}, and the highest value that passes is found"
+        return f"{stopped}; the rules are undecided at {broken:g}, so the highest value that passes may lie above {passed:g}"
     middle = (passed + broken) / 2
     return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
 

@@ -85,24 +85,23 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = list(_aligned(*_table(summary, run), width))
-    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, 99, width)) - (3 if table else 2)
+    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, width)) - (3 if table else 2)
     open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
     kept = len(_wrapped(open_[0], width)) if open_ else 0
-    above, left_out = _fitting(_warnings(summary, run), width, room - kept)
-    rules, more = _fitting(open_, width, room - len(above))
+    above = _fitting(_warnings(summary, run), width, room - kept)
+    rules = _fitting(open_, width, room - len(above))
     room -= len(above) + len(rules)
     groups = list(_aligned(*_groups(summary), width))
     groups = groups if len(groups) < room else []
-    below, most = _fitting(known[:MAX_REMARKS], width, room - len(groups) - bool(groups))
-    last = _last(folder, left_out + more + most + len(known[MAX_REMARKS:]), width)
+    below = _fitting(known[:MAX_REMARKS], width, room - len(groups) - bool(groups))
+    last = _last(folder, width)
     parts = ([*first, *above, *rules, *basis], table, groups, [*below, *last])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _last(folder: Path | str, left_out: int, width: int) -> list[str]:
-    """Where the rest is. ``left_out``: notes for which there was no room."""
-    notes = f" and {many(left_out, 'more note')}" if left_out else ""
-    return _wrapped(f"Report: {folder}/report.html; all tables{notes}: summary.md beside it, or --verbose", width)
+def _last(folder: Path | str, width: int) -> list[str]:
+    """Where the rest is."""
+    return _wrapped(f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose", width)
 
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
@@ -132,8 +131,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         outcomes = Counter[str]()
         for failure in others:
             outcomes[failure.outcome] += failure.count
-        listed = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
-        yield f"{outcomes.total()} more failed: {listed}"
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+        yield f"{outcomes.total()} more failed, with other messages: {listed}"
 
 
 def _rules(summary: Summary, run: Run) -> Iterator[str]:
@@ -333,7 +332,7 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
     said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
     lines = _wrapped(said, width, MAX_HEADLINE)
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
-    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)[0]
+    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
     table = list(_aligned(("", *head), ((label, *cells_of(line)) for label, line in main), width))
     return [*lines, *table][:room]
@@ -342,16 +341,14 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _fitting(texts: Iterable[str], width: int, room: int) -> tuple[list[str], int]:
-    """(lines of those texts for which there is room, whole and in their order; how many have none)."""
-    lines, left_out = list[str](), 0
+def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
+    """Lines of those texts for which there is room, whole and in their order."""
+    lines: list[str] = []
     for text in texts:
         wrapped = _wrapped(text, width)
         if len(lines) + len(wrapped) <= room:
             lines += wrapped
-        else:
-            left_out += 1
-    return lines, left_out
+    return lines
 
 
 def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:

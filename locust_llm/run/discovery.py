@@ -71,6 +71,10 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+WAIT_ADVICE: Final = " (--wait-for-model-timeout waits for it)"
+"""What a refusal of a run ends with; commands without that option leave it out."""
+
+
 class DiscoveryFailed(Exception):
     """Why there can be no run, as one line that says what to do."""
 
@@ -245,9 +249,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
         if not reason or (reason.startswith("HTTP") and clock() >= until):
             return answer
         if clock() >= until:
-            raise DiscoveryFailed(
-                f"cannot reach {settings.host}: {reason}; is the server up? (--wait-for-model-timeout waits for it)"
-            )
+            raise DiscoveryFailed(f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}")
         if not waited:
             waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
             logger.info(shown(waited, most=LINE_BYTES))

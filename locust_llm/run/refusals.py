@@ -347,11 +347,12 @@ def forgets(ask: Callable[..., Answer], settings: Settings, model: str | None) -
 
 
 def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
-    """The protocols which the server answers beside that of the settings, each asked for a token or a few. ``ask``: see
-    Ask."""
+    """The protocols which the server answers at their usual paths, but for the one at which it was asked already; each is
+    asked for a token or a few. ``ask``: see Ask."""
     found = []
     for name, protocol in PROTOCOLS.items():
-        if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
+        asked_already = name == settings.endpoint_type and settings.endpoint == protocol.path
+        if asked_already or (left_s := until - time.monotonic()) <= 0.1:
             continue
         texts = [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts
         body = request_body(name, model, texts, protocol.least_tokens, streaming=False)

@@ -59,12 +59,12 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     assert lines[0].startswith("INCOMPLETE: 3 requests of lost workers have no record")
     assert any("Not delivered: offered 10/s" in line for line in lines[:3])
     assert any(line.startswith("NOT DELIVERED") for line in lines) == (width > 80)  # the headline has its cause
-    assert " more notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
+    assert " and notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_text_is_whole_or_left_out_and_counted(width: int) -> None:
+def test_a_text_is_whole_or_left_out(width: int) -> None:
     """Of two notes one has room for its forty words."""
     notes = (f"WARNING: {' '.join(f'w{i}' for i in range(40))}.", "WARNING: short.", f"WARNING: {'too long ' * 200}.")
     lines = said(*spread(199), run=replace(a_run(slo=("ttft p50 < 3s",)), notes=notes), width=width)
@@ -74,7 +74,7 @@ def test_a_text_is_whole_or_left_out_and_counted(width: int) -> None:
     assert notes[0] in text
     assert notes[1] in text
     assert "too long" not in text
-    assert "all tables and 1 more note: summary.md" in text
+    assert "all tables and notes: summary.md" in text
 
 
 def test_figures_stand_below_each_other() -> None:
@@ -156,7 +156,7 @@ def test_failures_on_the_console_add_up_to_all_of_them() -> None:
     records = [failed(outcome, error=outcome) for outcome, count in kinds for _ in range(count)]
     lines = said(*spread(9), *records)
     assert [line for line in lines if " failed: " in line or "more failed" in line] == [
-        "5 failed: refused, refused", "4 failed: reset, reset", "3 more failed: closed 2, empty 1",
+        "5 failed: refused, refused", "4 failed: reset, reset", "3 more failed, with other messages: 2 closed, 1 empty",
     ]  # fmt: skip
     assert any("12 failed" in line for line in lines)
 
@@ -169,7 +169,7 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
     summary = replace(summarise(collect(records), run), client=Verdict(DEGRADED, ("late",)))
     lines = ending(summary, run, "reports/a").splitlines()
     assert lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
-    assert lines[1:] == ["", "Report: reports/a/report.html; all tables: summary.md beside it, or --verbose"]
+    assert lines[1:] == ["", "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose"]
     page = [one for one in remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
     assert page == []
     text = console(summary, run)

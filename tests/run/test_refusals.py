@@ -100,7 +100,7 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     """vLLM has /tokenize, so that nothing else would ask for a completion."""
     assert failed(endpoint="/v1/chat/completionz") == (
         "a first request to /v1/chat/completionz failed: HTTP 404, no route /v1/chat/completionz; the server has no "
-        "/v1/chat/completionz: is --endpoint right, or --endpoint-type?"
+        "/v1/chat/completionz: is --endpoint right, or --endpoint-type? It answers --endpoint-type chat"
     )
     line = failed(path="/v1/chat/completions")
     assert "the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up to /v1" in line

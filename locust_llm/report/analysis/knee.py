@@ -1,5 +1,5 @@
-"""Knee: where a sweep saturates, by named rules, each with its figures. None uses a stage that the load generator
-distorted."""
+"""Knee: where a sweep saturates, by named rules, each with its figures. The knee of the SLO uses what the rules decided of
+each stage; no other uses a stage that the load generator distorted."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -50,11 +50,19 @@ def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
     if not any(level.sound for level in levels):
         why = unsound(axis, levels[0]) if levels else "there are none"
         text = f"INCONCLUSIVE: no stage is valid; {why}."
-        return tuple(Knee(rule=rule, value=None, text=text) for rule in rules)
+        return tuple(
+            within_slo(axis, levels) if rule == SLO and _decided(levels) else Knee(rule=rule, value=None, text=text)
+            for rule in rules
+        )
     without = [level for level in levels if not level.sound]
     left_out = f" Left out: {at(axis, *without)}." if without else ""
-    found = (rule(axis, levels) for rule in rules.values())
-    return tuple(replace(knee, text=knee.text + left_out) for knee in found)
+    found = {name: rule(axis, levels) for name, rule in rules.items()}
+    return tuple(knee if name == SLO else replace(knee, text=knee.text + left_out) for name, knee in found.items())
+
+
+def _decided(levels: Sequence[Level]) -> bool:
+    """The rules are decided at some stage, whatever the load generator did: its error cannot reach their limits."""
+    return any(level.slo_status in (PASS, FAIL) and level.succeeded for level in levels)
 
 
 def foremost(sweep: SweepSummary) -> list[Knee]:
@@ -140,7 +148,7 @@ def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -
     notes = []
     if (beyond := found.beyond) is None:
         notes.append("no higher stage was run")
-    elif client_distorted(beyond) and found.broken is not beyond:
+    elif client_distorted(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(f"at {plain(beyond.value)} the load generator was too slow: the highest may lie above")
     elif status_of(beyond) == FAIL:
         notes.append(f"broken at {plain(beyond.value)}")
@@ -177,13 +185,15 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
 
     if not any(status_of(level) for level in levels):
         return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
-    found = within(levels, status_of)
+    found = within(
+        levels, status_of, distorted_too=True
+    )  # a rule that the error of the client can turn is undecided there
     if found.highest is not None:
         value, high = found.highest.value, None if found.broken is None else found.broken.value
         text = f"Within the SLO up to {at(axis, found.highest)}; {bounds(axis, found, status_of)}."
         return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
     lowest = next(level for level in levels if status_of(level))
-    if not client_distorted(lowest) and status_of(lowest) == FAIL:
+    if status_of(lowest) == FAIL:
         text = f"No stage is within the SLO: it is broken at {at(axis, lowest)}, the lowest.{_because(lowest)}"
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
     notes = list(_open(axis, found.undecided, status_of))
@@ -194,7 +204,7 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
 
 def _because(level: Level | None) -> str:
     """Which rules a stage does not pass."""
-    if level is None or client_distorted(level):
+    if level is None or (client_distorted(level) and level.slo_status not in (PASS, FAIL)):
         return ""
     broken = [r for r in level.slos if r.decides and r.status != PASS]
     return "".join(f" {r.rule}: {r.status} at {plain(level.value)}{f', {r.reason}' * bool(r.reason)}." for r in broken)

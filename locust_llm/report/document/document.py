@@ -8,9 +8,10 @@ from locust_llm.core.machine import Machine, machine_line
 from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
+from locust_llm.core.sweep import sweep as parse_sweep
 from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.selection import SEVERAL
-from locust_llm.report.analysis.summary import Counts, Failure, SloResult, Summary
+from locust_llm.report.analysis.summary import Counts, Failure, SloResult, Summary, SweepSummary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.prefix_cache import cached_input
@@ -193,7 +194,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "load", probe.load(c.users)
     else:
         processes = "" if run.imported else f", {many(c.processes, 'process', 'processes')}"
-        yield "load", f"{_load(c, run)}{_stages(summary)}{processes}"
+        yield "load", f"{_load(c, run)}{_stages(summary, run.settings.sweep)}{processes}"
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
@@ -316,15 +317,22 @@ def _machines(run: Run) -> Iterator[tuple[str, str]]:
         yield "machine", line + ("" if machine.load is None else f"; load average at the start {machine.load:.2f}")
 
 
-def _stages(summary: Summary) -> str:
-    """Axis and values of the stages."""
+def _stages(summary: Summary, asked: str | None) -> str:
+    """Axis and values of the stages; ``asked``: of ``--sweep``."""
     sweep = summary.sweep
     if sweep is None:
         return ""
     if sweep.repeats:
         return f", {many(len(sweep.levels), 'repeat')}"
     values = ", ".join(plain(level.value) for level in sweep.levels)
-    return f", a sweep of {sweep.axis}: {values or 'nothing'} {sweep.unit}"
+    return f", a sweep of {sweep.axis}: {values or 'no'} {sweep.unit}{_not_run(sweep, asked)}"
+
+
+def _not_run(sweep: SweepSummary, asked: str | None) -> str:
+    """Which of the values that were asked for were not run."""
+    ran = {level.value for level in sweep.levels}
+    rest = [value for value in parse_sweep(asked).values if value not in ran] if asked else []
+    return f" (not run: {', '.join(map(plain, rest))})" if rest else ""
 
 
 def _stage(stage: Stage) -> str:

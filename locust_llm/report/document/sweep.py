@@ -36,8 +36,8 @@ def warnings(sweep: SweepSummary) -> Iterator[Block]:
     if distorted and not sweep.repeats:
         reasons = "; ".join(unsound(sweep.axis, level) for level in distorted)
         yield Text(
-            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages, which no conclusion "
-            f"uses: {reasons}.",
+            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. Only rules that its "
+            f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
             loud=True,
         )
 

@@ -17,7 +17,7 @@ from locust_llm.slo.selectors import STAGES
 
 from .model import LOG_NOTE, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
 
-UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted; no conclusion uses them."
+UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
 
 
 def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
@@ -71,7 +71,7 @@ def _curve(
 
 
 def _unsound(levels: Sequence[Level], *curves: Series) -> list[Series]:
-    """Rings over the points of stages that no conclusion uses."""
+    """Rings over the points of stages that the load generator distorted."""
     bad = {level.value for level in levels if not level.sound}
     points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
     if not points:

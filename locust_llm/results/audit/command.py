@@ -20,6 +20,7 @@ OUTCOME: Final = {
     Verdict.DOUBTFUL: "can be true, with doubts",
     Verdict.HOLDS: "holds together",
 }
+NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each other"
 
 
 def run(words: list[str]) -> int:
@@ -74,8 +75,7 @@ def _status(found: list[Finding], strict: bool) -> int:
 def _said(path: Path, figures: Figures, found: list[Finding], verbose: bool) -> str:
     shown = [one for one in found if verbose or one.verdict is not Verdict.HOLDS]
     held = sum(one.verdict is Verdict.HOLDS for one in found)
-    lines = [
-        f"{clean(str(path))}, {clean(figures.title)}: {OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)"
-    ]
+    outcome = f"{OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)" if found else NOTHING_CHECKED
+    lines = [f"{clean(str(path))}, {clean(figures.title)}: {outcome}"]
     lines += [f"  {one.verdict:<10}  {one.rule}: {clean(one.arithmetic)}" for one in shown]
     return "\n".join(lines) + "\n"

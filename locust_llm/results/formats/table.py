@@ -81,7 +81,8 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
         values.setdefault("requests", count)
         values.setdefault("duration_s", float(hours * 3600 + minutes * 60 + seconds))
     tool = "AIPerf" if "aiperf" in above.lower() else "table"
-    yield msgspec.convert({"tool": tool, "label": f"table {place}", **values}, Figures)
+    label = str(place) if tool == "table" else f"table {place}"
+    yield msgspec.convert({"tool": tool, "label": label, **values}, Figures)
 
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:

@@ -36,7 +36,7 @@ from locust_llm.run.access.proxies import passed
 from locust_llm.run.access.sources import use_sources
 from locust_llm.run.address import add_host, base_url, given_host, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
-from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover, form_of
+from locust_llm.run.discovery import LINE_BYTES, WAIT_ADVICE, DiscoveryFailed, discover, form_of
 from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.refusals import without_page
 from locust_llm.run.request_form import REFUSED, RequestForm
@@ -48,8 +48,6 @@ INPUT_TOKENS: Final = 48
 """Room for a number of its own, so that no cache knows it."""
 TIMEOUT_S: Final = 120.0
 STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
-WAITS: Final = " (--wait-for-model-timeout waits for it)"
-"""An option that a canary lacks: it asks again at the next round anyway."""
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -137,7 +135,7 @@ def command(words: list[str]) -> int:
         if found is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
-        refusal, found = str(error).removesuffix(WAITS), None
+        refusal, found = str(error).removesuffix(WAIT_ADVICE), None
     if refusal or found is None:
         return _refused(refusal)
     through = f" through the proxy {proxy}" if (proxy := passed(settings)) else ""

@@ -121,7 +121,7 @@ def test_stages_that_found_nothing_stand_above_everything() -> None:
     text = shown(a_sweep("concurrency", a_level(1), burnt, missing=("stage 3 (concurrency 4) is left out: no.",)))
     above = text[: text.index("Stages by")]
     assert "WARNING: stage 3 (concurrency 4) is left out: no." in above
-    assert "CLIENT: the load generator distorted 1 of 2 stages, which no conclusion uses: at concurrency 2 the" in above
+    assert "CLIENT: the load generator distorted 1 of 2 stages. Only rules that its error cannot" in above
     assert "read lag p99 60 ms" in above
     assert cells(text, "2")[1][-2:] == ["INVALID", "stationary"]
 
