@@ -4,6 +4,7 @@ The way is that of the load: our own connections, certificates, proxy and HTTP p
 here, as nothing is timed, and as the survey comes before Locust forks.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,6 +25,8 @@ PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks requests of our own that are no load."""
 MAX_BYTES: Final = 4 << 20
 """Of an answer, its headers included."""
+OK: Final = 200
+_EVENT_END: Final = re.compile(rb"\n\r?\n")
 T = TypeVar("T")
 
 
@@ -54,9 +57,11 @@ def fetch(
     verify: bool | str = True,
     timeout_s: float,
     max_bytes: int = MAX_BYTES,
+    begun: bool = False,
 ) -> Answer:
     """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
-    for the next question. ``verify``: as requests has it.
+    for the next question. ``verify``: as requests has it. ``begun``: of a stream its first event is enough, and the
+    connection is closed behind it, at which servers end the answer.
 
     Raises FetchFailed.
     """
@@ -65,7 +70,7 @@ def fetch(
     limit = Timeout.start_new(timeout_s)
     kept = False
     try:
-        answer, kept = _asked(used, where, wire, max_bytes)
+        answer, kept = _asked(used, where, wire, max_bytes, begun)
         return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
@@ -84,7 +89,7 @@ def fetch(
             used.close()
 
 
-def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int) -> tuple[Answer, bool]:
+def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool) -> tuple[Answer, bool]:
     """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
     kept, so that not a byte came."""
     while True:
@@ -93,7 +98,7 @@ def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int) -> 
         assert connection is not None
         try:
             connection.send(connection.sealed([wire]))
-            return _answer(connection, frame, max_bytes), frame.reusable
+            return _answer(connection, frame, max_bytes, begun), frame.complete and frame.reusable
         except (OSError, TLSClosed, FetchFailed):
             if not old or frame.message_begun:
                 raise
@@ -119,10 +124,13 @@ def _prepared(
         raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
 
 
-def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
+def _answer(connection: Connection, frame: Frame, max_bytes: int, begun: bool) -> Answer:
     """Raises FetchFailed, OSError and TLSClosed."""
-    received, body = 0, bytearray()
+    received, body, looked = 0, bytearray(), 0
     while not _whole(frame):
+        if begun and frame.has_headers and frame.get_code() == OK and _EVENT_END.search(body, looked):
+            break
+        looked = max(0, len(body) - 2)
         data = connection.receive()
         if data is None:
             frame.end()

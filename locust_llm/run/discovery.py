@@ -30,9 +30,10 @@ from locust_llm.protocols.known import PROTOCOLS, headers_as
 
 from .address import url_of
 from .identity import TIMEOUT_S, identify
-from .probe_requests import QUESTION, ProbeRequests, completion_of
+from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, completion_of
 from .refusals import (
     BUSY,
+    answer_lengths,
     answered,
     context_of,
     fit_to_show,
@@ -42,6 +43,7 @@ from .refusals import (
     refused,
     some_of,
     too_long,
+    too_long_answers,
 )
 from .request_form import RequestForm
 from .tokenizer_calibration import calibrate
@@ -165,16 +167,17 @@ def discover(
 
 def _ask(
     settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
-    data: bytes = b"", *, timeout_s: float, kind: str = "",
+    data: bytes = b"", *, timeout_s: float, kind: str = "", begun: bool = False,
 ) -> Answer:  # fmt: skip
-    """``kind``: a protocol whose headers go along, as the request is one of it."""
+    """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see fetch."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.info,
         f"Waiting for {url_of(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
         sent = headers_as(kind, headers, settings.endpoint_type) if kind else headers
-        return fetch(method, url_of(settings.host, path), sent, data, line=line, verify=verify, timeout_s=timeout_s)
+        url = url_of(settings.host, path)
+        return fetch(method, url, sent, data, line=line, verify=verify, timeout_s=timeout_s, begun=begun)
     finally:
         waiting.kill(block=False)
 
@@ -206,6 +209,7 @@ def _survey(
         probes = ProbeRequests(ask, settings, model, key=key)
         if settings.generates:
             found = _find_form(probes, found)
+            found = _find_longest(probes, found)
         found = _measure(probes, found)
         found = _keep_length(probes, found) if settings.generates else found
         if settings.responses_state == "server" and (why := forgets(ask, settings, model)):
@@ -334,6 +338,23 @@ def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
     if why:
         raise DiscoveryFailed(why)
     return msgspec.structs.replace(found, form=probes.form, notes=(*found.notes, *probes.notes))
+
+
+def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """Ask for as many tokens as the longest answer of the load, where the server does not list how many it allows: it would
+    refuse each such request of the load. Raises DiscoveryFailed where it refuses most of them."""
+    if found.context is not None:
+        return found
+    s = probes.settings
+    sizes = sorted(answer_lengths(s))
+    longest, median = sizes[-1], sizes[len(sizes) // 2]
+    if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
+        return found
+    why = message if median == longest else probes.refuses_length(median)
+    if why and not (s.input_file or s.has_own_code):
+        raise DiscoveryFailed(too_long_answers(s, median, why))
+    note = f"WARNING: {too_long_answers(s, longest, message)}; requests for so many will fail"
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
 def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:

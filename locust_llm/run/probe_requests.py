@@ -20,6 +20,9 @@ QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
 FIRST_TOKENS: Final = 16
 """Of the first answer. Some servers of models that think refuse fewer."""
 OK: Final = 200
+TOO_LARGE: Final = 413
+BEGINNING_TIMEOUT_S: Final = 10.0
+"""Of a request that may be refused: a server that takes it computes for longer, perhaps."""
 SERVER_ERROR: Final = 500
 MESSAGE_CHARS: Final = 1_000
 Ask = Callable[..., Answer]
@@ -95,10 +98,20 @@ class ProbeRequests:
             return f"the server answers with {what} (HTTP {first.status}: {message}): give {flag}"
         return self.refusal(first)
 
-    def _first(self, form: RequestForm, *, streaming: bool) -> Answer:
+    def refuses_length(self, tokens: int) -> str:
+        """Why the server refuses a request for so long an answer, where it takes the same one for a short answer; empty: it
+        does not, or it is not known. Of the answer only the beginning is waited for."""
+        try:
+            answer = self._first(self.form, streaming=self.settings.streaming, tokens=tokens, begun=True)
+        except FetchFailed:  # it may have begun to compute
+            return ""
+        refuses = answer.status in REFUSED or answer.status == TOO_LARGE
+        return _message(self.settings, answer) or "" if refuses else ""
+
+    def _first(self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False) -> Answer:
         own = PROTOCOLS[self.settings.endpoint_type]
-        tokens = max(own.least_tokens, FIRST_TOKENS)
-        return self._post(form, QUESTION * own.least_texts, tokens, streaming=streaming, **extras(self.settings))
+        texts, tokens = QUESTION * own.least_texts, max(own.least_tokens, tokens)
+        return self._post(form, texts, tokens, streaming=streaming, begun=begun, **extras(self.settings))
 
     def _may_be_the_form(self, status: int, message: str) -> bool:
         """Another form may help: the server names a field, or refuses the request and nobody knows why."""
@@ -106,12 +119,15 @@ class ProbeRequests:
             return status not in (401, 403)
         return status in REFUSED and not advice(status, message, self.settings, key=self._key)
 
-    def _post(self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, **fields: Any) -> Answer:
+    def _post(
+        self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, begun: bool = False, **fields: Any
+    ) -> Answer:
         s = self.settings
         body = request_body(
             s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
         )
-        return self.ask("POST", s.endpoint, body, timeout_s=self._timeout_s or PROBE_TIMEOUT_S)
+        timeout_s = self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
+        return self.ask("POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {}))
 
     # -- what to say ---------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,11 @@ from .address import url_of
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
+ANSWER_TOO_LONG: Final = re.compile(
+    r"(max_\w*tokens|maxOutputTokens|(output|completion) tokens)\W.*"
+    r"(too (large|high|long|many)|at most|exceed|greater|maximum|less than|must be <|range|>)",
+    re.IGNORECASE | re.DOTALL,
+)
 NO_MODEL: Final = re.compile(
     r"\bmodel\b.*(not (exist|found)|unknown|invalid)|(unknown|invalid|no such) model", re.IGNORECASE
 )
@@ -63,6 +68,10 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
         if key:
             return "the key is refused: is it the one for this server (OPENAI_API_KEY, --api-key-file, --header)?"
         return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
+    if status in (400, 422) and (
+        named := [name for name in _extras(s) if re.search(rf"\b{re.escape(name)}\b", message)]
+    ):
+        return f"the server refuses {' and '.join(named)}: change --extra-inputs"
     if status in (400, 413, 422) and TOO_LONG.search(message):
         if s.scenario:
             return f"a prompt and its answer of scenario {s.scenario} are too long for the model{_shorter(s)}"
@@ -70,10 +79,8 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
             f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
         )
-    if status in (400, 422) and (
-        named := [name for name in _extras(s) if re.search(rf"\b{re.escape(name)}\b", message)]
-    ):
-        return f"the server refuses {' and '.join(named)}: change --extra-inputs"
+    if status in (400, 413, 422) and ANSWER_TOO_LONG.search(message):
+        return f"the answers are too long for the server: {_shorter_answers(s)}"
     if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
@@ -270,6 +277,26 @@ def outgrows(dataset: Summary, context: int | None) -> str:
         f"{dataset.path}, line {dataset.longest_row}: a session grows to {dataset.longest:,} tokens with its answer, beyond "
         f"the model's context of {context:,} tokens (/v1/models): such turns will fail"
     )
+
+
+def answer_lengths(s: Settings) -> list[int]:
+    """Output tokens that requests of the load ask for, as far as the settings say."""
+    return [answer for _, answer in _drawn(s)]
+
+
+def too_long_answers(s: Settings, tokens: int, message: str) -> str:
+    """The server refuses answers of so many tokens."""
+    return f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): {_shorter_answers(s)}"
+
+
+def _shorter_answers(s: Settings) -> str:
+    """What to change."""
+    if s.seq_dist:
+        return "shorten the answers of --seq-dist"
+    if s.scenario:
+        return f"give a lower --output-tokens-mean beside --scenario {s.scenario}"
+    spread = " or --output-tokens-stddev" * bool(s.output_tokens_stddev)
+    return f"lower --output-tokens-mean ({s.output_tokens_mean:g}){spread}"
 
 
 def _of_scenario(s: Settings) -> str:

@@ -231,3 +231,29 @@ def test_an_answer_that_only_the_end_of_a_tls_connection_ends(body: bytes, whole
             with pytest.raises(FetchFailed) as failed:
                 ask()
             assert failed.value.outcome == "closed"
+
+
+def test_of_a_stream_the_first_event_may_be_enough() -> None:
+    """The connection is closed behind it: many a server would compute to the end of the answer."""
+    top = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    event = b"data: {}\r\n\r\n"
+
+    def stream(asked: object) -> Iterator[bytes]:
+        yield top
+        yield from slowly(event, 0.001)
+        for _ in range(1_000):
+            time.sleep(0.01)
+            yield event
+
+    with hostile() as server:
+        server.paths["/"] = stream
+        line = UserConnection()
+        began = time.monotonic()
+        found = fetch("GET", server.url + "/", {}, line=line, timeout_s=8, begun=True)
+        assert time.monotonic() - began < 5
+        assert found.body.startswith(event)
+        assert line.connection is None
+        server.paths["/"] = lambda asked: [answer(b"data: {}\n\nmore", 400)]
+        assert fetch("GET", server.url + "/", {}, timeout_s=5, begun=True) == (400, "", b"data: {}\n\nmore")
+        server.paths["/"] = lambda asked: [answer(b'{"whole": 1}')]
+        assert fetch("GET", server.url + "/", {}, timeout_s=5, begun=True).body == b'{"whole": 1}'

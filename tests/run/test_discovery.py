@@ -109,7 +109,7 @@ def test_the_simulator_is_known_by_its_name(server: TinyServer) -> None:
 
 def test_every_request_carries_the_headers_and_the_mark_of_a_probe(server: TinyServer) -> None:
     ask(server, {"Authorization": "Bearer key", "X-Team": "a"}, probe=True)
-    assert server.paths() == ["/v1/models", CHAT, *["/tokenize"] * 2, *[CHAT] * (3 + 8 + 4)]
+    assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * 2, *[CHAT] * (3 + 8 + 4)]
     for asked in server.asked:
         assert asked.headers[PROBE_HEADER.lower()] == "1"
         assert (asked.headers["authorization"], asked.headers["x-team"]) == ("Bearer key", "a")
@@ -237,7 +237,7 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
     found = ask(server, probe=True, model="tiny")
     outputs = ["/v1/chat/completions"] * 4  # what keeps outputs at their length: nothing does here
     # one number, a plain text, which it does not take; eight numbers and eight stretches of the corpus
-    assert server.paths() == ["/v1/models", CHAT, *["/tokenize"] * (2 + 16), *outputs]
+    assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * (2 + 16), *outputs]
     assert server.asked[1].body["model"] == "tiny"
     assert of_prompts(found) == (
         *[Probe(kind="tokenize", words=1, tokens=22)] * 8,
@@ -251,9 +251,9 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
 def test_lengths_from_the_usage_of_a_chat_of_one_token(server: TinyServer) -> None:
     server.count = words_and_a_half
     found = ask(server, probe=True, max_tokens_field="max_completion_tokens")
-    assert server.paths() == ["/v1/models", CHAT, *["/tokenize"] * 2, *[CHAT] * (3 + 8 + 4)]
+    assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * 2, *[CHAT] * (3 + 8 + 4)]
     assert [probe.kind for probe in of_prompts(found)] == ["chat"] * 11
-    body = server.asked[4].body
+    body = server.asked[5].body
     assert (body["max_completion_tokens"], body.get("stream", False)) == (1, False)
     assert found.lengths.tokens_a_word == pytest.approx(1.5, rel=0.001)
 

@@ -16,6 +16,7 @@ from locust_llm.check import NOTE, PROBLEM, check
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.known import request_body
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
+from locust_llm.run.refusals import advice
 from locust_llm.run.request_form import RequestForm, learnt
 
 Refusal = Callable[[dict[str, Any]], Any]
@@ -175,6 +176,85 @@ def test_check_finds_the_form_too(server: TinyServer) -> None:
     assert "--max-tokens-field max_completion_tokens" in found["request form"].found
     assert "streams" in found
     assert not [finding for finding in found.values() if finding.level == PROBLEM]
+
+
+LIMITS: Final = {
+    "OpenAI": "max_tokens is too large: {asked}. This model supports at most 4096 completion tokens, whereas "
+    "you provided {asked}.",
+    "vLLM": "'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is "
+    "4096 tokens and your request has 12 input tokens ({asked} > 4096 - 12). (parameter=max_tokens, value={asked})",
+    "older vLLM": "This model's maximum context length is 4096 tokens. However, you requested {asked} tokens (12 in "
+    "the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
+    "SGLang": "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested "
+    "a total of {asked} tokens: 12 tokens from the input messages and {asked} tokens for the completion.",
+    "TGI": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 12 `inputs` "
+    "tokens and {asked} `max_new_tokens`",
+    "Groq": "`max_tokens` must be less than or equal to `4096`",
+    "DeepSeek": "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
+    "Anthropic": "max_tokens: {asked} > 4096, which is the maximum allowed number of output tokens",
+    "no reason": "Bad request",
+}  # fmt: skip
+"""As these servers write them to more than 4,096 tokens."""
+
+
+def takes_4096(server: TinyServer, who: str, status: int = 400) -> None:
+    def refusal(body: dict[str, Any]) -> Any:
+        asked = body.get("max_tokens", 0)
+        return {"error": {"message": LIMITS[who].format(asked=asked)}} if asked > 4096 else None
+
+    takes(server, refusal, status)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("who", LIMITS)
+def test_answers_that_are_too_long_are_refused_before_the_load(server: TinyServer, who: str, streaming: bool) -> None:
+    takes_4096(server, who, 422 if who == "TGI" else 400)
+    with pytest.raises(DiscoveryFailed) as failed:
+        ask(server, output_tokens_mean=5000, streaming=streaming)
+    message = LIMITS[who].format(asked=5000).rstrip(".")
+    assert (
+        str(failed.value)
+        == f"the server refuses answers of 5,000 tokens ({message}): lower --output-tokens-mean (5000)"
+    )
+    assert [asked.body["max_tokens"] for asked in server.asked[1:]] == [16, 5000]
+
+
+def test_answers_as_long_as_the_server_allows_are_not(server: TinyServer) -> None:
+    takes_4096(server, "OpenAI")
+    assert not [note for note in ask(server, output_tokens_mean=4096).notes if "refuses" in note]
+
+
+@pytest.mark.parametrize(("settings", "change"), [
+    ({"output_tokens_mean": 5000, "output_tokens_stddev": 50},
+     "lower --output-tokens-mean (5000) or --output-tokens-stddev"),
+    ({"seq_dist": "100,5000:100"}, "shorten the answers of --seq-dist"),
+])  # fmt: skip
+def test_the_option_to_change_is_named(server: TinyServer, settings: dict[str, Any], change: str) -> None:
+    takes_4096(server, "no reason")
+    with pytest.raises(DiscoveryFailed) as failed:
+        ask(server, **settings)
+    assert str(failed.value).endswith(f"(Bad request): {change}")
+
+
+@pytest.mark.parametrize("settings", [
+    {"seq_dist": "100,100:90;100,5000:10"}, {"output_tokens_mean": 5000, "locustfile": "own.py"},
+    {"output_tokens_mean": 5000, "input_file": "prompts.jsonl"},
+])  # fmt: skip
+def test_where_only_some_are_too_long_or_it_is_not_known_the_run_begins_with_a_warning(
+    server: TinyServer, settings: dict[str, Any]
+) -> None:
+    takes_4096(server, "Groq")
+    (note,) = [note for note in ask(server, **settings).notes if "refuses" in note]
+    assert note.startswith(
+        "WARNING: the server refuses answers of 5,000 tokens (`max_tokens` must be less than or equal to"
+    )
+    assert note.endswith("; requests for so many will fail")
+
+
+@pytest.mark.parametrize("who", [who for who in LIMITS if who != "no reason"])
+def test_a_refusal_during_the_load_names_the_option_too(who: str) -> None:
+    settings = Settings(output_tokens_mean=5000)
+    assert "--output-tokens-mean (5000)" in advice(400, LIMITS[who].format(asked=5000), settings, key=False)
 
 
 # -- during the load ---------------------------------------------------------------------------------------------------
