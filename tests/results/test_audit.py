@@ -53,7 +53,7 @@ IMPOSSIBLE, DOUBTFUL = Verdict.IMPOSSIBLE, Verdict.DOUBTFUL
         ({"concurrency": 8, "most_in_flight": None}, "Little's law", IMPOSSIBLE,
          "4/s x 2.5 s = 10 requests in flight on average; 8 allowed"),
         ({"most_in_flight": 11}, "in flight", IMPOSSIBLE, "11 in flight at most, of 10 allowed"),
-        ({"concurrency": 20}, "Little's law", DOUBTFUL, "= 10 requests in flight on average; 20 allowed, and a closed loop"),
+        ({"concurrency": 20}, "Little's law", DOUBTFUL, "= 10 requests in flight on average; 20 allowed. A closed loop"),
         ({"prefill_concurrency": 1}, "Little's law of prefills", IMPOSSIBLE,
          "4/s x 500 ms TTFT = 2 requests in prefill on average; 1 allowed"),
         ({"tpot": Distribution(avg=0.05, min=0.04, max=0.06)}, "latency", IMPOSSIBLE,
@@ -185,7 +185,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command.run([path]) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         f"{path}, vllm bench: can be true, with doubts (6 of 7 checks hold)",
-        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it",
+        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, and a p99 that another run would repeat takes 5",
     ]
     assert command.run(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
     assert "holds       requests/s: 300 requests in 75 s are 4/s; said: 4/s" in capsys.readouterr().out

@@ -91,7 +91,10 @@ def in_flight(figures: Figures) -> Iterator[Finding]:
     found = bounded("Little's law", busy, most, words)
     n = figures.requests or 0
     if found.verdict is Verdict.HOLDS and figures.rate_per_s is None and n >= ROUNDS * most and busy < IDLE * most:
-        words += ", and a closed loop keeps them all: the load generator was the limit, or left gaps"
+        words += (
+            ". A closed loop keeps them all: the load generator was the limit, the load had pauses, or the server gave no "
+            "answer for a time"
+        )
         found = Finding(found.rule, Verdict.DOUBTFUL, words)
     yield found
 

@@ -106,8 +106,10 @@ def samples(figures: Figures) -> Iterator[Finding]:
     if count is not None and ps:
         p = max(ps)
         beyond = count * (1 - p / 100)
+        few = beyond < FEW_BEYOND * (1 - OFF)
         words = f"p{p:g} of {count:,} requests: {beyond:.3g} lie beyond it"
-        yield Finding("samples", Verdict.DOUBTFUL if beyond < FEW_BEYOND * (1 - OFF) else Verdict.HOLDS, words)
+        words += f", and a p{p:g} that another run would repeat takes {FEW_BEYOND}" if few else ""
+        yield Finding("samples", Verdict.DOUBTFUL if few else Verdict.HOLDS, words)
 
 
 def merged(figures: Figures) -> Iterator[Finding]:
