@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.core.text import brief, digits_apart, number, places, supported, written_number
+from locust_llm.core.text import MOST_DIGITS, brief, digits_apart, number, places, supported, written_number
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Row, SloResult
 
@@ -81,10 +81,16 @@ def value_digits(result: SloResult) -> int:
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
-    digits = digits_apart(value, result.limit)
-    written = written_number(brief(value, digits=digits))
-    outside = [end for end in (result.low, result.high) if end is not None and (written < end) != (value < end)]
-    return digits_apart(value, result.limit, *outside, digits=digits)
+    least, reach = digits_apart(value, result.limit), _reach(result)
+    low, high = (
+        nowhere if end is None else written_number(_end(end, reach, result), result.unit)
+        for end, nowhere in ((result.low, -math.inf), (result.high, math.inf))
+    )
+    for digits in range(least, MOST_DIGITS):
+        inside = low <= written_number(brief(value, digits=digits)) <= high
+        if inside and digits_apart(value, result.limit, digits=digits) == digits:
+            return digits
+    return least
 
 
 def interval(result: SloResult) -> str:
@@ -132,9 +138,12 @@ def _end(end: float | None, reach: float | None, result: SloResult) -> str:
     value, limit = result.observed, result.limit
     beside = value is not None and ((end <= value < written) or (written < value <= end))
     at_limit = limit is not None and (written == limit or (written < limit) != (end < limit))
-    if beside or at_limit:
-        return brief(end, result.unit, digits_apart(end, limit, digits=4))
-    return text
+    if not (beside or at_limit):
+        return text
+    digits = digits_apart(end, limit, digits=4)
+    if value is not None and math.isfinite(value):
+        digits = max(digits, digits_apart(value, limit))
+    return brief(end, result.unit, digits)
 
 
 def _reach(result: SloResult) -> float | None:

@@ -3,7 +3,10 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from locust_llm.core.text import SAME, written_number
 from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.document.blocks import interval, observed
 
@@ -57,6 +60,38 @@ def milliseconds(value: float, limit: float, **more: float) -> SloResult:
 )
 def test_a_figure_that_is_not_its_limit_is_not_written_as_it(result: SloResult, written: str) -> None:
     assert observed(result) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "written"),
+    [
+        (62.0417, 62.0417, 432.0, ("62.04ms", "62.04ms to 432ms")),
+        (96.553, 23.0, 96.553, ("96.55ms", "23ms to 96.55ms")),
+        (62.047, 62.046, 62.09, ("62.05ms", "62.05ms to 62.09ms")),
+    ],
+)
+def test_a_figure_is_not_written_outside_of_its_interval(
+    value: float, low: float, high: float, written: tuple[str, str]
+) -> None:
+    result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=30.0, unit="ms")
+    assert (observed(result), interval(result)) == written
+
+
+def near(most: float) -> st.SearchStrategy[float]:
+    """Of all sizes."""
+    return st.one_of(st.just(0.0), *(st.floats(0, most / 10**power) for power in range(0, 9, 2)))
+
+
+@given(st.floats(1, 1000), near(5), near(5), near(6) | near(6).map(lambda off: -off))
+def test_what_is_written_agrees_with_the_values(value: float, below: float, above: float, to_limit: float) -> None:
+    """Of figure, interval and limit."""
+    low, high, limit = value - below, value + above, value + to_limit
+    result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=limit, unit="ms")
+    shown, (least, most) = observed(result), interval(result).split(" to ")
+    number, first, last = (written_number(text, "ms") for text in (shown, least, most))
+    assert first <= number <= last
+    for written, exact in ((number, value), (first, low), (last, high)):
+        assert math.isclose(exact, limit, rel_tol=SAME) or (written < limit) == (exact < limit)
 
 
 @pytest.mark.parametrize(
