@@ -3,7 +3,6 @@
 import argparse
 import math
 import resource
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -25,7 +24,7 @@ from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.text import many, say
 from locust_llm.core.validation import mistakes
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
@@ -373,8 +372,7 @@ def command(words: list[str]) -> int:
         if replica_urls(options.host or ""):
             refusal = "check asks one address at a time; a run asks each of several before its load"
     if refusal:
-        print(f"locust-llm: error: {refusal}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(refusal)
     problems = 0
     for finding in check(settings, headers, raise_open_files()):
         problems += finding.level == PROBLEM

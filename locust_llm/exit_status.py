@@ -4,10 +4,11 @@ import signal
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A signal of these ends a command in order."""
+ERROR_PREFIX: Final = "locust-llm: error: "
 
 
 class ExitStatus(IntEnum):
@@ -50,7 +51,7 @@ def end_in_order(number: int, frame: object) -> None:
 
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
     """Print why a command ends without its result, as one line. Returns the status that it ends with."""
-    print(f"locust-llm: error: {message}", file=sys.stderr)
+    print(f"{ERROR_PREFIX}{message}", file=sys.stderr, flush=True)
     return status
 
 
@@ -62,3 +63,70 @@ def worst(statuses: Iterable[int]) -> int:
         return known.get(status, PRECEDENCE.index(ExitStatus.FAILED_REQUESTS))
 
     return min(statuses, key=rank, default=ExitStatus.OK)
+
+
+# -- of a run ----------------------------------------------------------------------------------------------------------
+
+BY_RULES: Final = {"PASS": ExitStatus.OK, "FAIL": ExitStatus.RULE_FAILED, "INCONCLUSIVE": ExitStatus.INCONCLUSIVE}
+"""The words are those of slo/grammar.py, which this file does not import: whoever reports a status imports it."""
+BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
+"""The words are those of core/run.py. Of a probe whose server failed Locust decides."""
+UNDECIDED: Final = ("INCONCLUSIVE", "untold")
+
+
+class RunOutcome(NamedTuple):
+    """All that decides the exit status of a run."""
+
+    refused: bool = False
+    """The run could not start."""
+    has_rules: bool = False
+    slo_status: str | None = None
+    """What the rules say together; None: there is no report."""
+    probe: str = ""
+    """What the probe says; empty: the run is a load test."""
+    undecided_passes: bool = False
+    """``--inconclusive warn`` or ``pass``."""
+    not_valid: bool = False
+    """The run is not valid by published rules, which ``--published-rules fail`` makes a condition."""
+    incomplete: bool = False
+    broke: bool = False
+    """The control of the run failed."""
+    greenlet_failed: bool = False
+    """There was an error that no code caught."""
+    failed: bool = False
+    """Requests failed, or a task raised."""
+    only_stopped: bool = False
+    """Each request that failed was cut or cancelled, and no task raised."""
+    failure_status: int = ExitStatus.FAILED_REQUESTS
+    """``--exit-code-on-error``."""
+    set_by_code: int | None = None
+    """What Locust, or code of the user's, has set."""
+
+
+def decide_exit_status(run: RunOutcome) -> int | None:
+    """The exit status of a run. None: Locust decides, by whether requests failed."""
+    if run.refused:
+        return ExitStatus.REFUSED
+    status = _decide_by_result(run)
+    if status is None:
+        status = ExitStatus.OK if run.only_stopped and run.set_by_code is None else run.set_by_code
+    worse = [ExitStatus.INCOMPLETE] * run.incomplete
+    worse += [ExitStatus.INCONCLUSIVE] * run.not_valid
+    worse += [ExitStatus.BROKEN] * run.greenlet_failed
+    if not worse:
+        return status
+    if status is None:
+        status = run.failure_status if run.failed else ExitStatus.OK
+    return worst((status, *worse))
+
+
+def _decide_by_result(run: RunOutcome) -> int | None:
+    """Where there are rules, they alone decide. None: there is neither a rule nor a probe that says something."""
+    if run.broke:
+        return ExitStatus.BROKEN
+    says = run.slo_status if run.has_rules else run.probe
+    if run.undecided_passes and says in UNDECIDED:
+        return ExitStatus.OK
+    if run.has_rules:
+        return BY_RULES.get(says or "", ExitStatus.INCONCLUSIVE)  # no verdict on rules is no pass
+    return BY_PROBE.get(run.probe)

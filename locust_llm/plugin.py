@@ -58,7 +58,7 @@ from locust_llm.run.worker.sender import Sender, attach_sender
 from locust_llm.web.routes import attach
 from locust_llm.web.scrape import serve_metrics, serve_metrics_on
 
-from .exit_status import ExitStatus, of_signal, worst
+from .exit_status import ExitStatus, RunOutcome, decide_exit_status, of_signal
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
@@ -112,10 +112,8 @@ class Plugin:
         self._progress: gevent.Greenlet | None = None
         self._report = self._annotations = ""
         """Tables for the console, until they are printed."""
-        self._status: int | None = None
-        """Exit status by the rules of the last run; None: it has none."""
-        self._incomplete = self._not_valid = False
-        """The result of the last run."""
+        self._outcome = RunOutcome()
+        """Of the last run, as far as it is known before the end of this process."""
         self._refused = False
         """The run could not start."""
         self._reported = Event()
@@ -299,15 +297,14 @@ class Plugin:
 
     def _conclude(self, control: Control) -> None:
         """The report of a run, and what it means for the exit status."""
-        self._incomplete = True  # until it is known better
+        self._outcome = self._outcome._replace(incomplete=True)  # until it is known better
         try:
             if self._sender is not None:
                 ended = msgspec.structs.replace(self._sender.ended(), telemetry=self._telemetry.end())
                 control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
             self._annotations = control.annotations
-            self._status, self._incomplete = control.exit_status(), control.store.incomplete
-            self._not_valid = control.store.result is not None and bool(control.store.result.not_valid)
+            self._outcome = control.outcome()
             control.close()
             if url := getattr(self._environment.parsed_options, "upload", None):
                 self._report += f"{upload.uploaded(control.store.folder, url)}\n"
@@ -326,15 +323,8 @@ class Plugin:
             without_tables()
             if line := of_others(self._runner.stats, self._names()):
                 self._report += f"{line}\n"
-        status = _judged(self._environment, self._runner, self._status)
-        worse = [ExitStatus.INCOMPLETE] * self._incomplete
-        worse += [ExitStatus.INCONCLUSIVE] * self._not_valid
-        worse += [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
-        if self._refused:
-            status = ExitStatus.REFUSED
-        elif worse:
-            status = worst((_locusts(self._environment, self._runner) if status is None else status, *worse))
-        self._environment.process_exit_code = status
+        outcome = _with_locusts(self._outcome, self._environment, self._runner)
+        self._environment.process_exit_code = decide_exit_status(outcome._replace(refused=self._refused))
         discard_if_unread()
 
     def quit(self, **kw: Any) -> None:
@@ -374,23 +364,18 @@ def _users(runner: Any, settings: Settings) -> int | None:
     return runner.target_user_count or settings.users
 
 
-def _judged(environment: Environment, runner: Any, by_rules: int | None) -> int | None:
-    """The exit status; None: as Locust has it. Where there are rules they alone decide."""
-    if by_rules is not None:
-        return by_rules
-    if environment.process_exit_code is None and runner.errors and not runner.exceptions:
-        harmless = ("RequestCut(", "RequestCancelled(")
-        if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
-            return ExitStatus.OK
-    return environment.process_exit_code
-
-
-def _locusts(environment: Environment, runner: Any) -> int:
-    """As Locust reckons it."""
-    if runner.errors or runner.exceptions:
-        options = environment.parsed_options
-        return ExitStatus.FAILED_REQUESTS if options is None else options.exit_code_on_error
-    return ExitStatus.OK
+def _with_locusts(outcome: RunOutcome, environment: Environment, runner: Any) -> RunOutcome:
+    """With what Locust knows of requests and tasks that failed."""
+    harmless = ("RequestCut(", "RequestCancelled(")
+    errors = [str(_error(error)) for error in runner.errors.values()]
+    options = environment.parsed_options
+    return outcome._replace(
+        greenlet_failed=locust.log.unhandled_greenlet_exception,
+        failed=bool(runner.errors or runner.exceptions),
+        only_stopped=bool(errors) and not runner.exceptions and all(text.startswith(harmless) for text in errors),
+        failure_status=ExitStatus.FAILED_REQUESTS if options is None else options.exit_code_on_error,
+        set_by_code=environment.process_exit_code,
+    )
 
 
 def _error(error: Any) -> Any:

@@ -5,7 +5,6 @@ import re
 import resource
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +28,7 @@ from locust_llm.core.histogram import percentiles
 from locust_llm.core.machine import Machine, machine_line, machine_of
 from locust_llm.core.record import OK, Record
 from locust_llm.core.text import bound, ends_of, number, title
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.run.console import write
 from locust_llm.run.worker.sentinel import sentinel_request
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
@@ -267,17 +266,14 @@ def command(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(words)
     if not (1 <= options.streams <= MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600):
-        print(f"locust-llm: error: --streams takes 1 to {MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(f"--streams takes 1 to {MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h")
     try:
         result = selftest(options.streams, options.itl, options.run_time, options.tls)
     except ReaderFailed as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.BROKEN
+        return fail(str(error), ExitStatus.BROKEN)
     except (OSError, subprocess.CalledProcessError) as error:
         what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
-        print(f"locust-llm: error: {what}: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(f"{what}: {error}")
     write(msgspec.json.encode(result).decode() + "\n" if options.json else text(result))
     return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
 

@@ -7,7 +7,9 @@ import pytest
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
-from locust_llm.exit_status import ExitStatus, worst
+from locust_llm.core.run import NAMED, UNDECIDED
+from locust_llm.exit_status import BY_PROBE, BY_RULES, ExitStatus, RunOutcome, decide_exit_status, worst
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 OWN = 77
 """Of --exit-code-on-error."""
@@ -29,6 +31,51 @@ OWN = 77
 )
 def test_what_is_certain_wins(statuses: list[int], expected: int) -> None:
     assert worst(statuses) == worst(reversed(statuses)) == expected
+
+
+BROKEN_RULE = RunOutcome(has_rules=True, slo_status="FAIL")
+PASSED = RunOutcome(has_rules=True, slo_status="PASS")
+OPEN = RunOutcome(has_rules=True, slo_status="INCONCLUSIVE")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (RunOutcome(), None),  # Locust's own rule
+        (RunOutcome(failed=True), None),
+        (RunOutcome(failed=True, failure_status=OWN, incomplete=True), OWN),
+        (RunOutcome(incomplete=True), 6),
+        (RunOutcome(set_by_code=OWN), OWN),
+        (RunOutcome(failed=True, only_stopped=True), 0),
+        (RunOutcome(failed=True, only_stopped=True, set_by_code=OWN), OWN),
+        (PASSED, 0),
+        (PASSED._replace(failed=True), 0),  # rules alone decide
+        (PASSED._replace(set_by_code=1), 0),
+        (PASSED._replace(incomplete=True), 6),
+        (PASSED._replace(not_valid=True), 4),
+        (PASSED._replace(greenlet_failed=True), 2),
+        (PASSED._replace(broke=True), 2),
+        (PASSED._replace(refused=True, incomplete=True), 5),
+        (BROKEN_RULE, 3),
+        (BROKEN_RULE._replace(incomplete=True), 3),
+        (BROKEN_RULE._replace(undecided_passes=True), 3),
+        (OPEN, 4),
+        (OPEN._replace(undecided_passes=True), 0),
+        (OPEN._replace(undecided_passes=True, incomplete=True), 6),
+        (RunOutcome(has_rules=True, probe="named"), 4),  # no verdict on rules is no pass
+        (RunOutcome(probe="named", failed=True), 0),
+        (RunOutcome(probe="untold"), 4),
+        (RunOutcome(probe="untold", undecided_passes=True), 0),
+        (RunOutcome(probe="broken"), None),
+    ],
+)
+def test_the_exit_status_of_a_run(outcome: RunOutcome, expected: int | None) -> None:
+    assert decide_exit_status(outcome) == expected
+
+
+def test_the_words_of_an_outcome_are_those_of_rules_and_of_probes() -> None:
+    assert set(BY_RULES) == {PASS, FAIL, INCONCLUSIVE}
+    assert set(BY_PROBE) == {NAMED, UNDECIDED}
 
 
 def test_numbers_that_users_know_stay() -> None:

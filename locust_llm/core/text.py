@@ -185,3 +185,10 @@ def say(text: str) -> None:
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     except OSError:  # the pipe is closed (| head) or the disk full; Python would flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def describe_error(error: Exception) -> str:
+    """The file and what is wrong with it; of another error, its own sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -80,8 +80,8 @@ def report(words: list[str]) -> int:
         add_journaled(folder)
         summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:
-        print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)
-        return ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+        status = ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+        return fail(f"the report of {folder} could not be made: {build.reason(error)}", status)
     if options.spans:
         print(f"{options.spans}: {facts.spans}", file=sys.stderr)
     try:

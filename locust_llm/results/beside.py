@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,7 +11,7 @@ from tabulate import tabulate
 
 from locust_llm.core.storage import replace
 from locust_llm.core.text import brief, clean, say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report.results.work import Length, Work, other_work
 
 from .audit.finding import Verdict
@@ -37,7 +36,7 @@ def compare(words: Sequence[str]) -> int:
         try:
             files += [(path, figures) for figures in known.read(path)]
         except (OSError, known.UnknownFormat) as error:
-            return _refused(f"{path}: {getattr(error, 'strerror', None) or error}")
+            return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
     found = table(files)
     text = markdown(found)
     try:
@@ -49,7 +48,7 @@ def compare(words: Sequence[str]) -> int:
             loads = [{"file": str(path), "figures": figures} for path, figures in files]
             replace(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
     except OSError as error:
-        return _refused(f"{error.filename} cannot be written: {error.strerror or error}")
+        return fail(f"{error.filename} cannot be written: {error.strerror or error}")
     say(text)
     return ExitStatus.OK
 
@@ -68,11 +67,6 @@ def of_files(words: Sequence[str]) -> bool:
     """Whether one of the results is a file: folders alone are runs of ours, unless they are evalscope's."""
     results: list[Path] = parser().parse_known_args(words)[0].results
     return len(results) > 1 and any(path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results)
-
-
-def _refused(why: str) -> int:
-    print(f"locust-llm: error: {why}", file=sys.stderr)
-    return ExitStatus.REFUSED
 
 
 class Table(NamedTuple):

@@ -29,7 +29,7 @@ from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
 from locust_llm.core.validation import HEADER_NAME, mistakes, no_tenants
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import fail
 from locust_llm.load import tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.lengths import mix
@@ -132,9 +132,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
                 _checked = True
                 before_load(options)
         except Refused as refused:
-            sys.stderr.write(f"locust-llm: error: {refused}\n")
-            sys.stderr.flush()
-            sys.exit(ExitStatus.REFUSED)
+            sys.exit(fail(str(refused)))
         return options
 
     parser.parse_args = parse_args

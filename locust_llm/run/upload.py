@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from locust_llm.core.foreign_text import secret_fields
 from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ERROR_PREFIX, ExitStatus, fail
 from locust_llm.files import open_regular
 
 PATIENCE_S: Final = 600.0
@@ -105,7 +105,7 @@ def uploaded(folder: Path, url: str) -> str:
         return f"NOT UPLOADED: {error}; the report is in {folder}"
     if done.returncode == ExitStatus.OK:
         return done.stdout.strip()
-    why = done.stderr.strip().rpartition("\n")[2].removeprefix("locust-llm: error: ")
+    why = done.stderr.strip().rpartition("\n")[2].removeprefix(ERROR_PREFIX)
     return f"NOT UPLOADED: {why or f'exit status {done.returncode}'}; the report is in {folder}"
 
 
@@ -119,11 +119,10 @@ def command(words: list[str]) -> int:
     given = parser.parse_args(words)
     why = refusal(given.url) or _unreadable(given.folder)
     if why:
-        print(f"locust-llm: error: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(why)
     try:
         say(f"uploaded: {copy(given.folder, given.url)}\n")
     except Exception as error:  # of whatever client
-        print(f"locust-llm: error: {given.url}: {type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
-        return ExitStatus.INCOMPLETE
+        why = f"{given.url}: {type(error).__name__}: {error}".replace("\n", " ")
+        return fail(why, ExitStatus.INCOMPLETE)
     return ExitStatus.OK

@@ -12,6 +12,7 @@ from typing import Any, Final
 from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import Option, options_of
 from locust_llm.core.settings import Settings
+from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
 from locust_llm.run.address import given_host, is_address
 
 Tell = Callable[[str], None]
@@ -20,7 +21,6 @@ SERVER: Final = tuple(
     option for option in (*options_of(Settings), *options_of(CommandLine)) if option.group == "server"
 )
 """Options of a run that reach the server: its API, keys, headers, certificates, timeouts."""
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEADERS: Final = "LOCUST_LLM_HEADERS"
 _LOG: Final = re.compile(r"\[[^]]+\] \S+/(?:INFO|WARNING|ERROR)/locust_llm: (.*)")
 _STAGE: Final = re.compile(r"Stage \d+ of \d+, concurrency (\d+): (.*tokens/s.*)")
@@ -92,7 +92,7 @@ def run(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> 
             signals.append(number)
             process.send_signal(number)
 
-        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # of nohup
+        heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # of nohup
         before = {number: signal.signal(number, forward) for number in heard}
         try:
             assert process.stderr is not None
@@ -111,8 +111,8 @@ def run(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> 
 
 def learned(line: str) -> str:
     """What a line of a run's log tells of the server, or why there is no run; empty: nothing."""
-    if line.startswith("locust-llm: error: "):
-        return line.removeprefix("locust-llm: error: ").strip()
+    if line.startswith(ERROR_PREFIX):
+        return line.removeprefix(ERROR_PREFIX).strip()
     if not (found := _LOG.match(line)):
         return ""
     if stage := _STAGE.match(found[1]):

@@ -5,7 +5,6 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,7 @@ from typing import Final
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS
 from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report import build, comparison
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.document.blocks import Block, Heading, Text
@@ -93,18 +92,12 @@ def command(words: list[str]) -> int:
     )
     parser.add_argument("--name", default="", help="of this load test, where a pull request has comments of several")
     if "--post" in words:
-        return _refused(NO_POST)
+        return fail(NO_POST)
     given = parser.parse_args(words)
     if not (given.folder / RECORDS).is_file():
-        return _refused(f"{given.folder} holds no run: it has no {RECORDS}")
+        return fail(f"{given.folder} holds no run: it has no {RECORDS}")
     try:
         say(body(*build.remake(given.folder), given.base, given.folder, given.name))
     except Exception as error:
-        print(f"locust-llm: error: {given.folder}: {build.reason(error)}", file=sys.stderr)
-        return ExitStatus.INCOMPLETE
+        return fail(f"{given.folder}: {build.reason(error)}", ExitStatus.INCOMPLETE)
     return ExitStatus.OK
-
-
-def _refused(why: str) -> int:
-    print(f"locust-llm: error: {why}", file=sys.stderr)
-    return ExitStatus.REFUSED

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.core.text import clean, say
-from locust_llm.exit_status import ExitStatus, worst
+from locust_llm.exit_status import ExitStatus, fail, worst
 from locust_llm.results.figures import Figures
 from locust_llm.results.formats import known
 
@@ -41,7 +41,7 @@ def run(words: list[str]) -> int:
         try:
             loads = known.read(path)
         except (OSError, known.UnknownFormat) as error:
-            print(f"locust-llm: error: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+            fail(f"{path}: {getattr(error, 'strerror', None) or error}")
             unread += 1
             continue
         if cut := loads[-1].cut:

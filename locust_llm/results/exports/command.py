@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 
 from locust_llm.core import storage
 from locust_llm.core.text import clean, say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 
 from . import benchmark_report, parquet, vllm_bench
 from .measured import Measured, NotExported, measured
@@ -33,8 +32,7 @@ REMOVED: Final = {
 def run(words: list[str]) -> int:
     """5 where it cannot be written."""
     if why := _removed(words):
-        print(f"locust-llm: error: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(why)
     options = _parser().parse_args(words)
     folder: Path = options.folder
     out: Path = options.out or folder / FILES[options.format]
@@ -47,8 +45,7 @@ def run(words: list[str]) -> int:
             storage.replace(out, data + b"\n")
     except (OSError, NotExported, parquet.PyarrowMissing) as error:
         why = clean(str(getattr(error, "strerror", None) or error))
-        print(f"locust-llm: error: {folder}: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(f"{folder}: {why}")
     say(f"{out}\n")
     return ExitStatus.OK
 

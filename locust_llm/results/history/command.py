@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from locust_llm.core.storage import replace
-from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.core.text import describe_error, say
+from locust_llm.exit_status import ExitStatus, fail
 
 from . import page, text
 from .changes import LEAST
@@ -37,9 +37,7 @@ def run(words: list[str]) -> int:
             made = page.page(series, options.folder.resolve().name, link, options.least / 100, options.last)
             replace(options.html, made.encode())
     except (OSError, ValueError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
-        print(f"locust-llm: error: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(describe_error(error))
     last, least = options.last or LAST, options.least / 100
     if options.json:
         say(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")

@@ -1,7 +1,6 @@
 """Command: ``locust-llm import FILE``."""
 
 import argparse
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.text import clean, many, say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report import build, ending
 from locust_llm.report.document.remarks import incomplete
 
@@ -40,8 +39,7 @@ def run(words: list[str]) -> int:
         summary = build.write(folder, facts)
     except (OSError, Unusable) as error:
         why = clean(str(getattr(error, "strerror", None) or error))
-        print(f"locust-llm: error: {options.file}: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(f"{options.file}: {why}")
     say(ending.ending(summary, facts, folder, ending.columns()))
     return ExitStatus.INCOMPLETE if incomplete(summary, facts) else ExitStatus.OK
 

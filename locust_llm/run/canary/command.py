@@ -4,7 +4,6 @@ import locust_llm.run.options  # noqa: F401  first: Locust patches before the ne
 
 # isort: split
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
-from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus
+from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.probe.canary import Round, observed
 from locust_llm.probe.prices import token_price_s
@@ -117,7 +116,7 @@ class Canary:
 def command(words: list[str]) -> int:
     parser = _parser()
     if refusal := unknown_options(words, parser._option_string_actions):
-        return _refused(refusal)
+        return fail(refusal)
     options = parser.parse_args(words)
     try:
         options.host = given_host(options.address, options.host)
@@ -137,7 +136,7 @@ def command(words: list[str]) -> int:
     except (OSError, ValueError, DiscoveryFailed) as error:
         refusal, found = str(error).removesuffix(WAIT_ADVICE), None
     if refusal or found is None:
-        return _refused(refusal)
+        return fail(refusal)
     through = f" through the proxy {proxy}" if (proxy := passed(settings)) else ""
     write(f"canary on {settings.host}{through}: {plan.promise}\n")
     canary = Canary(settings, headers, found.model, plan.output_tokens)
@@ -155,11 +154,6 @@ def _pressed(stop: Event, number: int) -> None:
     if stop.is_set():
         leave(128 + number)
     stop.set()
-
-
-def _refused(why: str) -> int:
-    print(f"locust-llm: error: {why}", file=sys.stderr)
-    return ExitStatus.REFUSED
 
 
 def _serve(session: Session, where: str) -> None:

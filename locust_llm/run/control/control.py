@@ -27,7 +27,7 @@ from locust_llm.core.sweep import PREFILL
 from locust_llm.core.telemetry import TelemetryCounts
 from locust_llm.core.text import many
 from locust_llm.core.validation import mistakes
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import RunOutcome
 from locust_llm.run.access.headers import candidate_headers, request_headers
 from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import clock_id, offset_s
@@ -454,9 +454,9 @@ class Control:
         self.close()
         self.store.remove_if_empty()
 
-    def exit_status(self) -> ExitStatus | None:
-        """By the rules of this run, once it has its report; None without rules. BROKEN: the load generator failed."""
-        return ExitStatus.BROKEN if self.failure else self.store.exit_status()
+    def outcome(self) -> RunOutcome:
+        """What decides the exit status, as far as this run knows it, once it has its report."""
+        return self.store.outcome()._replace(broke=bool(self.failure))
 
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)

@@ -27,17 +27,16 @@ from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange, known_limits
+from locust_llm.core.run import Health, LimitChange, Run, UserChange, known_limits
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.ids import run_trace
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, RunOutcome
 from locust_llm.run.arms import arms_of
 from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.refusals import advice, has_key
 from locust_llm.run.spans.receiver import SpanReceiver
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import FAILS
 
 from .buffered_file import BufferedFile, left_over
@@ -166,12 +165,6 @@ def give_up() -> None:
 
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 """Whose versions run.json has."""
-JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE}
-"""Exit status by the status of the rules."""
-PROBED: Final = {NAMED: ExitStatus.OK, UNDECIDED: ExitStatus.INCONCLUSIVE}
-"""Exit status by what a probe found."""
-OPEN: Final = (INCONCLUSIVE, UNDECIDED)
-"""What ``--inconclusive`` is about."""
 
 
 class RunStore:
@@ -384,16 +377,17 @@ class RunStore:
             self._missing.append(missing)
         return self.result.tables if verbose else self.result.text
 
-    def exit_status(self) -> ExitStatus | None:
-        """Of the rules, once the run has its report; without rules of a probe. None: neither, or the server failed: then the
-        status is Locust's."""
+    def outcome(self) -> RunOutcome:
+        """What the report and the records say of the exit status."""
         result = self.result or ReportResult()
-        rules = self.settings.rules.entries
-        if self.settings.inconclusive != FAILS and (result.slo_status if rules else result.probe) in OPEN:
-            return ExitStatus.OK
-        if not rules:
-            return PROBED.get(result.probe)
-        return JUDGED.get(result.slo_status or "", ExitStatus.INCONCLUSIVE)
+        return RunOutcome(
+            has_rules=bool(self.settings.rules.entries),
+            slo_status=result.slo_status,
+            probe=result.probe,
+            undecided_passes=self.settings.inconclusive != FAILS,
+            not_valid=bool(result.not_valid),
+            incomplete=self.incomplete,
+        )
 
     @property
     def incomplete(self) -> bool:

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Final
 
 from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 
 COMMANDS: Final = {
     "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a sweep",
@@ -21,8 +21,9 @@ def twin(words: list[str]) -> int:
         say(usage)
         return ExitStatus.OK
     if not words or words[0] not in COMMANDS:
-        wrong = f"locust-llm: error: unknown command twin {words[0]!r}\n\n" if words else ""
-        print(wrong + usage, end="", file=sys.stderr)
+        if words:
+            return fail(f"unknown command twin {words[0]!r}\n\n{usage.rstrip()}")
+        print(usage, end="", file=sys.stderr)
         return ExitStatus.REFUSED
     command = getattr(import_module(f"{__package__}.{words[0]}"), words[0])
     return int(command(words[1:]))

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Final, NoReturn
 
-from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.core.text import describe_error, say
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.twin import file
 from locust_llm.twin.drift import check
 from locust_llm.twin.drift.report import lines, others
@@ -40,9 +40,7 @@ def drift(words: list[str]) -> int:
     except Stopped as error:
         return error.status
     except (OSError, ValueError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
-        print(f"locust-llm: error: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(describe_error(error))
     names = others(twin.origin, folder)
     known = {one.users for one in twin.reference}
     stages = [stage for stage in found.stages if stage.users in known]

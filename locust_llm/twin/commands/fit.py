@@ -13,8 +13,8 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.core.text import describe_error, say
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.twin import file
 from locust_llm.twin import fit as fitting
@@ -71,9 +71,7 @@ def fit(words: list[str]) -> int:
         _go_on(folders)
         return error.status
     except (OSError, ValueError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
-        print(f"locust-llm: error: {why}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(describe_error(error))
 
 
 def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:

@@ -1,14 +1,13 @@
 """Command: ``locust-llm plan TWIN``."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report.ending import columns
 from locust_llm.report.text import as_plain
 
@@ -35,8 +34,7 @@ def plan(words: list[str]) -> int:
     try:
         made = _plan(options)
     except ValueError as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(str(error))
     if options.json:
         say(msgspec.json.encode(text.data(made)).decode() + "\n")
     else:

@@ -1,7 +1,6 @@
 """Command: ``locust-llm twin predict TWIN``."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +8,7 @@ import msgspec
 
 from locust_llm.core.storage import replace
 from locust_llm.core.text import say
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report.ending import columns
 from locust_llm.report.text import as_plain
 from locust_llm.slo.grammar import Rule, preset
@@ -43,8 +42,7 @@ def predict(words: list[str]) -> int:
 
             replace(options.html, page(asked).encode())
     except (OSError, ValueError) as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return fail(str(error))
     if options.json:
         say(msgspec.json.encode(data.data(asked)).decode() + "\n")
     else:
