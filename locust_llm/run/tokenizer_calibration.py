@@ -1,12 +1,12 @@
 """Tokenizer calibration: how many tokens the words of prompts are, counted before the load.
 
 A server with ``/tokenize`` counts the whole corpus, which costs it no prefill, so two runs against one model never differ in
-their lengths. Any other server counts a few stretches by chat completions of one token: always the same ones, evenly over
-the corpus, for the same reason.
+their lengths: it has the pieces of each text, or counts the corpus in parts. Any other server counts a few stretches by chat
+completions of one token: always the same ones, evenly over the corpus, for the same reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -71,6 +71,12 @@ class _Tokens(msgspec.Struct):
         if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
             return []
         return [piece.translate(BLANKS) for piece in pieces]
+
+
+class _TokensOfTexts(msgspec.Struct):
+    """The answer to ``/tokenize`` with several texts."""
+
+    count: list[int]
 
 
 def calibrate(
@@ -166,11 +172,12 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
         }  # fmt: skip
         try:
             found = _tokenize(ask, body)
+            if found is None or not found.known:
+                return None
+            before = [*_sums_of(text, found.pieces())] or _sums_of_parts(ask, model, text, found.known)
         except FetchFailed:
             return None
-        if found is None or not found.known:
-            return None
-        sums += [total + before for before in _sums_of(text, found.pieces())]
+        sums += [total + tokens for tokens in before]
         total += found.known
     whole = len(sums) == 1 + -(-size() // SUMS_EACH) and sums[-1] == total
     return _Corpus(total, tuple(sums) if whole else ())
@@ -195,6 +202,21 @@ def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
         tokens += 1
         begins += len(piece)
     yield tokens
+
+
+def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[int]:
+    """The same of a server without pieces that counts several texts at once (SGLang): each part by itself, with the blank
+    before it, and in proportion, as a tokenizer may add to each. ``known``: tokens of the text. Empty: it does not. Raises
+    FetchFailed."""
+    words = text.split(" ")
+    parts = [" ".join(["", *words[at : at + SUMS_EACH]]) for at in range(0, len(words), SUMS_EACH)]
+    parts[0] = parts[0][1:]
+    body = msgspec.json.encode({"model": model, "prompt": parts, "add_special_tokens": False})
+    answer = ask("POST", "/tokenize", body, timeout_s=TOKENIZE_TIMEOUT_S)
+    found = decoded(answer.body, _TokensOfTexts) if answer.status == 200 else None
+    if found is None or len(found.count) != len(parts) or min(found.count) < 1:
+        return []
+    return [round(sum_ * known / sum(found.count)) for sum_ in accumulate(found.count)]
 
 
 def _of_corpus(corpus: _Corpus, probes: Sequence[Probe]) -> Lengths:

@@ -38,6 +38,22 @@ def llamacpp(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def sglang(body: dict[str, Any]) -> dict[str, Any]:
+    """No pieces, but several texts at once."""
+    if isinstance(body["prompt"], list):
+        return {"count": [len(pieces(text)) for text in body["prompt"]], "tokens": [], "max_model_len": 4096}
+    return {"count": len(pieces(body["prompt"])), "tokens": [1] * len(pieces(body["prompt"])), "max_model_len": 4096}
+
+
+def sentencepiece(body: dict[str, Any]) -> dict[str, Any]:
+    """It adds a blank before each text."""
+    if isinstance(body["prompt"], list):
+        return {"count": [1 + len(pieces(text)) for text in body["prompt"]]}
+    return {"count": 1 + len(pieces(body["prompt"]))}
+
+
+def one_text(body: dict[str, Any]) -> Any:
+    if isinstance(body["prompt"], list):
+        return {"error": "a text is needed"}
     return {"count": len(pieces(body["prompt"])), "tokens": [1] * len(pieces(body["prompt"])), "max_model_len": 4096}
 
 
@@ -63,7 +79,9 @@ def delivered(lengths: Lengths, seed: int | None, many: int, tokens: float = 550
 
 
 @pytest.mark.parametrize(
-    ("messages", "plain"), [(count, vllm), (None, vllm), (None, llamacpp)], ids=["vLLM", "texts", "llama.cpp"]
+    ("messages", "plain"),
+    [(count, vllm), (None, vllm), (None, llamacpp), (None, sglang)],
+    ids=["vLLM", "texts", "llama.cpp", "SGLang"],
 )
 @pytest.mark.parametrize("tokens", [100.0, 550.0, 8_000.0])
 def test_every_prompt_is_as_long_as_asked_where_the_server_counts_word_by_word(
@@ -78,7 +96,7 @@ def test_every_prompt_is_as_long_as_asked_where_the_server_counts_word_by_word(
     assert each == pytest.approx([tokens] * 40, rel=0.01, abs=5)
 
 
-@pytest.mark.parametrize("plain", [sglang, None, another], ids=["SGLang", "chat alone", "another tokenizer"])
+@pytest.mark.parametrize("plain", [one_text, None, another], ids=["whole texts", "chat alone", "another tokenizer"])
 def test_the_mean_is_as_long_as_asked_where_it_counts_whole_texts(
     server: TinyServer, plain: Callable[[dict[str, Any]], Any] | None
 ) -> None:
@@ -101,10 +119,35 @@ def test_twenty_runs_of_twenty_prompts_are_within_one_percent(server: TinyServer
     assert means == pytest.approx([550] * 20, rel=0.01)
 
 
+def test_so_are_thirty_runs_without_pieces(server: TinyServer) -> None:
+    server.tokenize_plain = sglang
+    means = [mean(delivered(found(server).lengths, None, 20)) for _ in range(30)]
+    assert means == pytest.approx([550] * 30, rel=0.01)
+
+
 def test_what_counts_another_tokenizer_is_not_believed(server: TinyServer) -> None:
     server.tokenize_plain = another
     kinds = [probe.kind for probe in found(server).probes if not probe.kind.startswith("length")]
     assert kinds == ["chat"] * (3 + 8)
+
+
+def test_where_each_text_gets_more_tokens_the_whole_counts(server: TinyServer) -> None:
+    server.tokenize_plain = sentencepiece
+    lengths = found(server).lengths
+    requests = -(-size() // 5_000)  # each of them has one more, too
+    assert lengths.sums[-1] == len(pieces(stretch(0, size()))) + requests
+    assert delivered(lengths, 1, 40) == pytest.approx([550] * 40, rel=0.015)
+
+
+@pytest.mark.parametrize("wrong", [[1], [0] * 100, "soon", [], None, [-1] * 100, [2**70] * 100])
+def test_counts_of_parts_that_cannot_be_are_not_taken(server: TinyServer, wrong: Any) -> None:
+    def plain(body: dict[str, Any]) -> dict[str, Any]:
+        return {"count": wrong} if isinstance(body["prompt"], list) else one_text(body)
+
+    server.tokenize_plain = plain
+    lengths = found(server).lengths
+    assert lengths.measured
+    assert lengths.sums == ()
 
 
 def test_tokens_before_every_fifty_words_by_pencil() -> None:
