@@ -202,6 +202,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What the result lacks, beside records, a line each."""
     stopped_early: str = ""
     """How far it was when somebody stopped it before its end: ``after 6.9 of 60 s``; empty: it came to its end."""
+    cut_at: Unix | None = None
+    """When somebody ended the wait for what was still open, with a second Ctrl-C; None: nobody did."""
     unread: tuple[str, ...] = ()
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()

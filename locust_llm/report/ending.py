@@ -106,7 +106,7 @@ def _last(folder: Path | str, width: int) -> list[str]:
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
-    yield from filter(None, [stopped_line(run)])
+    yield from filter(None, [stopped_line(summary, run)])
     if summary.conditions.simulated and summary.conditions.succeeded:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:

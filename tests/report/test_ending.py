@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered, failed, mixed
+from support.records import UNIX, a_run, answered, failed, mixed
 
 from locust_llm.core.certificate import Bounds, Certificate
 from locust_llm.core.record import Record
@@ -203,6 +203,9 @@ def test_what_was_lost_is_said_once_in_the_first_line() -> None:
 def test_a_run_that_was_stopped_says_so() -> None:
     lines = said(*spread(199), run=replace(a_run(), stopped_early="after 6.9 of 60 s"), width=120)
     assert "STOPPED EARLY: the run was stopped after 6.9 of 60 s." in lines
+    run = replace(a_run(), stopped_early="after 6.9 of 60 s", stopping_at=UNIX + 6.9, cut_at=UNIX + 8.9)
+    text = " ".join(said(*spread(199), failed("cut"), run=run, width=120))
+    assert "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) cut what was open." in text
 
 
 def test_several_names_have_a_row_each() -> None:

@@ -171,13 +171,16 @@ def _assumed(rule: Rule, found: Found) -> str:
     if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
         return ""
     bound, up = _beyond(rule, found.beyond), rule.percentile is None or rule.percentile >= 50
-    far, twice, most = ("above", "twice", "at most") if up else ("below", "half", "at least")
-    return f"{most} {bound}, if {far} all that was seen {twice} the value is at most a quarter as frequent"
+    beyond, most = ("larger", "at most") if up else ("smaller", "at least")
+    return f"too few samples for its interval, but {most} {bound} if {beyond} values are as rare as usual"
 
 
 def _beyond(rule: Rule, bound: float) -> str:
-    value = bound * rule.factor
-    return brief(value, rule.unit, digits_apart(value, rule.number))
+    """In milliseconds below a second, as in the tables."""
+    value, limit, unit = bound * rule.factor, rule.number, rule.unit
+    if unit == "s" and value < 1:
+        value, limit, unit = value * 1e3, limit * 1e3, "ms"
+    return brief(value, unit, digits_apart(value, limit))
 
 
 def _cut(found: Found) -> str:

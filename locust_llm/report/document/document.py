@@ -121,7 +121,7 @@ def opening(summary: Summary, run: Run) -> Iterator[Block]:
     if (missing := incomplete_line(summary, run)) is not None:
         yield Text(missing, loud=True)
     yield Headline(f"{headline(summary, run)}.")
-    if stopped := stopped_line(run):
+    if stopped := stopped_line(summary, run):
         yield Text(stopped, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)

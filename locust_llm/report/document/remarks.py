@@ -151,9 +151,28 @@ def incomplete_line(summary: Summary, run: Run) -> str | None:
     return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
 
 
-def stopped_line(run: Run) -> str | None:
+def stopped_line(summary: Summary, run: Run) -> str | None:
     """That somebody stopped the run before its end."""
-    return f"STOPPED EARLY: the run was stopped {run.stopped_early}." if run.stopped_early else None
+    if not run.stopped_early:
+        return None
+    after = _cut_after(run) if summary.conditions.cut else None
+    cut = "" if after is None else f", and {after} a second signal (Ctrl-C) cut what was open"
+    return f"STOPPED EARLY: the run was stopped {run.stopped_early}{cut}."
+
+
+def _cut_after(run: Run) -> str | None:
+    """``2 s later``: how long after the stop somebody ended the wait for what was open; None: nobody did."""
+    if run.cut_at is None or run.stopping_at is None:
+        return None
+    return f"{duration(max(0.0, run.cut_at - run.stopping_at))} later"
+
+
+def _why_cut(run: Run) -> str:
+    """What ended the wait for requests that were still running."""
+    if (after := _cut_after(run)) is not None:
+        return f"a second signal (Ctrl-C) came, {after.replace('later', 'after the stop')}"
+    grace_s = run.settings.stop_timeout_s
+    return f"the grace period of {grace_s:g} s ended" if grace_s else "the run ended, without a grace period"
 
 
 def buffered(run: Run) -> bool:
@@ -272,11 +291,11 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         yield "WARNING: the run did not end cleanly: requests that were still running are missing."
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s
-        ages = f"after {low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"after {low:.1f} s"
+        ages = f"{low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"{low:.1f} s"
         none = f", {counts.cut_without_chunk} of them before the first token" * bool(counts.cut_without_chunk)
         yield (
-            f"{_requests(conditions.cut)} still running when the grace period ended, and cut {ages}{none}: in no latency "
-            "above. SLO rules count each with its age, at its best and at its worst."
+            f"{_requests(conditions.cut)} still running when {_why_cut(run)}, and cut at an age of {ages}{none}: in no "
+            "latency above. SLO rules count each with its age, at its best and at its worst."
         )
     if conditions.cancelled:
         yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."

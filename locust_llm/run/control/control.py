@@ -373,6 +373,8 @@ class Control:
 
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
+        if self.store.cut_at is None and (self._workers.alone or not self.shutdown.over.is_set()):
+            self.store.cut_at = self._time.now()
         self.shutdown.within(CUT_S)
         if self.store.spans is not None:
             self.store.spans.hurry()

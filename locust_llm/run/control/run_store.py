@@ -193,6 +193,7 @@ class RunStore:
         self.users: list[UserChange] = []
         self.health: list[Health] = []
         self.stopped_early = ""
+        self.cut_at: float | None = None
         """As in Run."""
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
@@ -322,6 +323,7 @@ class RunStore:
             "client_live": self.live_stats.shown_client or self.live_stats.client(),
             "gaps": tuple(self._missing),
             "stopped_early": self.stopped_early,
+            "cut_at": self.cut_at,
             "notes": (
                 *self._notes,
                 *self.buffering.remarks(),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
@@ -28,6 +28,24 @@ def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 
         first = (base_ms + ms_per_token * tokens) * draw.uniform(1, 1 + noise)
         found.append(answered(first, first + 10, input_tokens=tokens))
     return found
+
+
+# -- what was cut ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cut_at", "grace_s", "why"),
+    [
+        (None, 12.5, "when the grace period of 12.5 s ended, and cut at an age of 5.0 s"),
+        (UNIX + 102, 30.0, "when a second signal (Ctrl-C) came, 2 s after the stop, and cut at an age of 5.0 s"),
+        (None, 0.0, "when the run ended, without a grace period, and cut at an age of 5.0 s"),
+    ],
+)
+def test_what_ended_the_wait_for_open_requests_is_named(cut_at: float | None, grace_s: float, why: str) -> None:
+    """The run was stopped at second 100."""
+    run = replace(a_run(stop_timeout_s=grace_s), cut_at=cut_at)
+    records = [answered(5, 10), failed("cut", sent_at=97.0, closed_at=102.0)]
+    assert f"1 request was still running {why}, 1 of them before the first token" in said(records, run)
 
 
 # -- a stub, or a cache ------------------------------------------------------------------------------------------------

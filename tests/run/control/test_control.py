@@ -419,6 +419,24 @@ def test_how_far_a_run_was_that_somebody_stopped(
     assert control.facts().stopped_early == how_far
 
 
+def test_a_second_signal_ends_the_wait_for_open_requests(begun: Any) -> None:
+    control = begun(Master("a"), run_time_s=60.0)
+    gevent.spawn(control.drain)
+    turn()
+    assert control.facts().cut_at is None
+    control.cut_open()
+    first = control.facts().cut_at
+    assert first is not None
+    assert control.store.stopping_at <= first <= time.time()
+    control.cut_open()
+    assert control.facts().cut_at == first
+    control.shutdown.over.set()
+    later = begun(Master("a"), run_time_s=60.0)
+    later.shutdown.over.set()  # the reports are being made: nothing is open
+    later.cut_open()
+    assert later.facts().cut_at is None
+
+
 def test_a_run_that_ends_by_itself_was_not_stopped(begun: Any) -> None:
     control = begun(Master("a"), run_time_s=60.0)
     control.shutdown.begun = True  # as its time was up, or a rule was broken
