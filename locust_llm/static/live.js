@@ -61,17 +61,25 @@
     if (status.client) all.push([`client ${status.client.level}`, kindOf(status.client.level)]);
     if (status.simulated) all.push(["simulated", "open"]);
     by("badges").replaceChildren(...all.map(([text, kind]) => element("li", text, kind)));
-    by("badges").title = (status.client?.reasons || []).join("\n");
+    const reasons = status.client?.reasons || [];
+    by("client").hidden = !reasons.length;
+    by("client").textContent = reasons.length ? `Client ${status.client.level}: ${reasons.join("; ")}.` : "";
+  }
+
+  // A percentile of a row of the table; with a star where there are too few values for it.
+  function starred(value, count, i, form) {
+    return value === undefined ? "–" : `${form(value)}${count < NEEDS[i] ? "*" : ""}`;
   }
 
   function tiles(status) {
-    const over = status.state === "over", values = (row) => (over ? row.whole_ms : row.recent_ms) || [];
+    const over = status.state === "over";
+    const shown = (row, i) => starred((over ? row.whole_ms : row.recent_ms)?.[i], over ? row.whole_count : row.count, i, ms);
     const ended = charts.ended();
     const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
     const all = [
       ["Time", written("s")(Math.round(status.seconds)), status.where],
       ["Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
-      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${ms(values(row)[0])}`, `p95 ${ms(values(row)[2])}, p99 ${ms(values(row)[3])}`]),
+      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${shown(row, 0)}`, `p95 ${shown(row, 2)}, p99 ${shown(row, 3)}`]),
     ];
     const each = over ? status.requests_per_s : ended, span = over ? "whole run" : `last ${charts.RATE_S} s`;
     if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
@@ -109,11 +117,7 @@
       name.scope = "row";
       line.append(name);
       for (const [, values, count] of groups) {
-        QUANTILES.forEach((_, i) => {
-          const value = row[values]?.[i];
-          const few = value !== undefined && row[count] < NEEDS[i] ? "*" : "";
-          line.append(element("td", value === undefined ? "–" : `${figure(value)}${few}`, i ? "" : "first"));
-        });
+        QUANTILES.forEach((_, i) => line.append(element("td", starred(row[values]?.[i], row[count], i, figure), i ? "" : "first")));
         line.append(element("td", many(row[count])));
       }
       return line;
