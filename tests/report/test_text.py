@@ -75,7 +75,7 @@ def test_an_open_loop_says_what_it_offered_and_sent(settings: dict[str, object],
     text = shown(*[answered(100)] * 998, run=run)
     assert cells(text, "load")[1] == said
     assert cells(text, "delivered")[1] == ("99.8%: due 10.00/s, sent 9.98/s, in the 100.0 s to the stop")
-    assert cells(text, "completed")[1] == "99.8%: 9.98/s in the 100 s to the stop, 998 of 1000 that were due"
+    assert cells(text, "completed")[1] == "99.8%: 9.98/s in the 100 s to the stop, 998 of 1,000 that were due"
     assert "NOT DELIVERED" not in text
 
 

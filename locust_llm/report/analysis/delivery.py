@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.run import Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.results.load import Delivery, Overload
@@ -134,14 +134,27 @@ def _left_at_gate(main: Selection, run: Run, unsent: int) -> int:
 
 
 def _of_expected(found: Delivery, arrived: Selection, run: Run) -> Delivery:
-    """The share that was completed, without what any server has in flight at the stop: it is no sign that one falls behind,
-    and in a short run much of what was due."""
+    """The share that was completed, without what any server that keeps up has in flight at the stop: it is no sign that one
+    falls behind, and in a short run much of what was due."""
     if not arrived.size:
         return found
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
-    expected = found.due - float(filled(due_s, over_s, found.duration_s).mean())
+    explained = round(float(filled(due_s, over_s, found.duration_s).mean()))
+    left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
+    expected = float(found.due - left_out)
     known = expected >= MIN_EXPECTED_SHARE * found.due
     return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
+
+
+def _on_their_way(arrived: Selection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
+    """Requests in flight at the stop that the server answered in the grace period, or that the end of it cut before they
+    had as much time as one of the first that were answered. What a server that died has in flight is none of it."""
+    outcomes = arrived.requests["outcome"][arrived.chosen]
+    ok, cut = (outcomes == OK).to_numpy(np.bool_), (outcomes == CUT).to_numpy(np.bool_)
+    lasted_s = over_s - due_s
+    first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
+    young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))
+    return int(((due_s <= duration_s) & (over_s > duration_s) & (ok | young)).sum())
 
 
 def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:

@@ -140,14 +140,14 @@ def completed(delivery: Delivery) -> str:
     are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-    said = f"{share}{d.completed_per_s:.2f}/s {span(d)}, {d.completed} of {d.due} that were due"
-    if d.expected is None or d.due - d.expected < 0.5:
+    said = f"{share}{d.completed_per_s:.2f}/s {span(d)}, {d.completed:,} of {d.due:,} that were due"
+    left_out = 0 if d.expected is None else round(d.due - d.expected)
+    if not left_out:
         return said
-    left = f"{d.due - d.expected:.1f} would be in flight if requests took as long as the first ones"
+    flight = f"{said}. {left_out:,} of the others were in flight at the stop, as in any server that keeps up"
     if d.completed_share is None:
-        return f"{said}. {left}: too short a run for a share"
-    rest = f"the share is of the other {d.expected:.1f}" if d.completed < d.expected else "no more are"
-    return f"{said}. {left}: {rest}"
+        return f"{flight}: too short a run for a share"
+    return f"{flight}: the share is of the remaining {d.due - left_out:,}"
 
 
 def _rates(d: Delivery) -> tuple[str, str]:

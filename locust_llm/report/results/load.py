@@ -56,8 +56,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     completed_share: float | None = None
     """completed / expected, at most 1; None: requests last as long as half of the run, which is too short to tell."""
     expected: float | None = None
-    """Of those due, without those due so shortly before the stop that they had less time than the first ten requests took,
-    which found the server idle (a mean over the ten). All where the server fell behind, and of a stage. None: of an older
-    version."""
+    """Of those due, without those in flight at the stop as in any server that keeps up: it answered them in the grace
+    period, and they are at most as many as were due within the time that the first ten requests took. All where the server
+    fell behind, and of a stage. None: of an older version."""
     overload: Overload | None = None
     """None: it did not grow by more than chance, or what was offered was not sent for another reason."""

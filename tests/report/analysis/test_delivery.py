@@ -196,6 +196,29 @@ def test_what_a_server_that_keeps_up_has_in_flight_is_not_missing(
     assert found.completed_share is None or found.completed_share < 0.5
 
 
+@pytest.mark.parametrize(
+    ("outcome", "lasts_s", "expected", "share"),
+    [
+        ("ok", 5.0, 38, 30 / 38),  # answered in the grace period, but only two are due in half a second
+        ("reset", 5.0, 40, 0.75),  # it died
+        ("timeout", 5.0, 40, 0.75),
+        ("cut", 5.0, 40, 0.75),  # the first ones took half a second
+        ("cut", 0.2, 39, 30 / 39),  # at second 10.2: of those cut the last one had less
+    ],
+)
+def test_what_a_server_that_dies_has_in_flight_is_missing(
+    outcome: str, lasts_s: float, expected: float, share: float
+) -> None:
+    """Four a second for 10 s, each answered in half a second: two are in flight at any time. Of those due from second 7.5 on
+    none is answered before the stop."""
+    due = [i / 4 + 0.125 for i in range(40)]
+    records = [answered(500, sent_at=at) for at in due[:30]]
+    records += [failed(outcome, sent_at=at, closed_at=max(at + lasts_s, 10.2)) for at in due[30:]]
+    found = delivered(records, open_for(10, 40))
+    assert found.overload is None
+    assert (found.completed, found.expected, found.completed_share) == (30, expected, share)
+
+
 def many_users(
     rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0
 ) -> tuple[list[Record], Run]:
