@@ -92,18 +92,18 @@ def compared(
         decimals = min(_place((high - low) / 2) + 1, most)
     if base != value:
         decimals = max(decimals, -math.floor(math.log10(abs(value - base))))
-    decimals = min(decimals, 6)
+    decimals = min(max(decimals, 0), 6)  # 1,143 is not 1,140: the report beside it has the figure too
     rounded = round(base, decimals), round(value, decimals)
     difference = round(rounded[1] - rounded[0], decimals)
     shown = decimals  # without the zeros that all of them end in
     while shown > 0 and all(round(one, shown - 1) == one for one in (*rounded, difference)):
         shown -= 1
-    places = max(shown, 0)
+    places = shown
 
     def end(one: float | None) -> str:
         if one is None or not math.isfinite(one):
             return "-" if one is None else "fail"
-        return f"{round(one, decimals) + 0.0:+,.{max(decimals, 0)}f}{unit}"
+        return f"{round(one, decimals) + 0.0:+,.{decimals}f}{unit}"
 
     written = [f"{one + 0.0:,.{places}f}{unit}" for one in rounded]
     return Compared(written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high))

@@ -66,7 +66,7 @@ def of_settings(
     key = ["locust-llm", model, simulated, proxied, sorted(given.items())]
     own = _own_load(settings, given, sent or SentLengths())
     if own is not None:
-        key += [own.locustfile, own.input_octave, own.output_tokens]
+        key += [own.locustfile, own.input_octave, own.output_octave]
     lengths = "" if own is None else own.words
     return Workload(_hash(key), ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied))))
 
@@ -77,7 +77,7 @@ class _OwnLoad(NamedTuple):
     locustfile: str
     input_octave: int | None
     """Lengths within a factor of two are one, as no two runs have the same mean."""
-    output_tokens: float | None
+    output_octave: int | None
     words: str
 
 
@@ -87,11 +87,15 @@ def _own_load(settings: Mapping[str, Any], given: Mapping[str, Any], sent: SentL
     name = locustfile if isinstance(locustfile, str) and locustfile not in OUR_LOCUSTFILES else ""
     if not name and (sent.of_settings or "input_file" in given):
         return None
-    tokens = sent.input_tokens if sent.asked_input_tokens is None else sent.asked_input_tokens
-    octave = round(math.log2(tokens)) if tokens is not None and 0 < tokens < math.inf else None
-    output = _two_digits(sent.asked_output_tokens)
-    lengths = " / ".join(f"{value:g}" if value is not None else "?" for value in (_two_digits(tokens), output))
-    return _OwnLoad(name, octave, output, f"{name or 'own'} prompts of {lengths} tokens")
+    tokens = sent.asked_input_tokens if sent.input_tokens is None else sent.input_tokens
+    means = (_two_digits(tokens), _two_digits(sent.asked_output_tokens))
+    lengths = " / ".join("?" if mean is None else f"{mean:g}" for mean in means)
+    words = f"{name or 'own'} prompts of {lengths} tokens"
+    return _OwnLoad(name, _octave(tokens), _octave(sent.asked_output_tokens), words)
+
+
+def _octave(tokens: float | None) -> int | None:
+    return round(math.log2(tokens)) if tokens is not None and 0 < tokens < math.inf else None
 
 
 def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "") -> list[str]:
