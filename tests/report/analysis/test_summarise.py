@@ -256,7 +256,10 @@ def test_exported_percentiles_are_always_there() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({}, ["Closed loop", "fixed rate"]), ({"prefill_concurrency": 3}, ["3 in prefill at a time", "TTFT from Due"])],
+    [
+        ({}, ["Closed loop", "--request-rate"]),
+        ({"prefill_concurrency": 3}, ["3 in prefill at a time", "TTFT from Due"]),
+    ],
 )
 def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[str]) -> None:
     said = remarks.loop_remark(summary_of(answered(1), **settings).conditions)
