@@ -492,10 +492,10 @@ def _sent_late(summary: Summary) -> Iterator[str]:
         if sending is None or sending.level != OK or e.requests >= FEW or latest_ms is None or share is None:
             continue
         if latest_ms > LATE_MS[0]:
+            begin = "WARNING: the" if latest_ms > LATE_MS[1] else "The"
             yield (
-                f"{'WARNING: ' * (latest_ms > LATE_MS[1])}the load generator ({e.worker}) sent one of {e.requests} requests "
-                f"{brief(latest_ms, ' ms', 3)} late. That is {share:.1%} of the requests' time, so it does not lower the "
-                "client verdict."
+                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests {brief(latest_ms, ' ms', 3)} late. "
+                f"That is {share:.1%} of the requests' time, so it does not lower the client verdict."
             )
 
 

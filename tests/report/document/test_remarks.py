@@ -184,6 +184,6 @@ def test_one_late_request_of_few_is_named_with_its_size_and_what_it_took() -> No
     assert f"WARNING: {text}so it does not lower the client verdict." in said([late, *others[:37]])
     assert "late. That is" not in said([late, *others])
     little = replace(late, sent_at=10.03)
-    assert "\nthe load generator (local) sent one of 38 requests 30 ms late." in said([little, *others[:37]])
+    assert "\nThe load generator (local) sent one of 38 requests 30 ms late." in said([little, *others[:37]])
     assert "late. That is" not in said([late, late, *others[:36]])  # it does lower it
     assert "late. That is" not in said(others[:38])
