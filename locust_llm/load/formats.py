@@ -59,7 +59,7 @@ _ROLES: Final = {
 }
 _CALL: Final = "function_call"
 _TOOL_OPTIONS: Final = ("tools", "tool_choice", "parallel_tool_calls")
-"""Of a ShareGPT row's fields those that belong to a request; its ``model`` is the one that was talked to."""
+"""Of the fields of a row with turns those that belong to each request; the ``model`` of ShareGPT's was talked to."""
 
 
 class DatasetError(ValueError):
@@ -186,24 +186,32 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
     if key is None:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
     if kind == "sharegpt":
-        turns = _with_system(_conversation(fields[key], key, line), fields.get("system"))
-        body = {name: value for name, value in body_of(fields).items() if name in _TOOL_OPTIONS}
-        turns = [msgspec.structs.replace(turn, body=body) for turn in turns]
+        turns = _with_tools(_with_system(_conversation(fields[key], key, line), fields.get("system")), fields)
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
-        return name, _turns(fields[key], line)
+        return name, _with_tools(_with_system(_turns(fields[key], line), fields.get("system")), fields)
     turn = request_of(fields, key, line, whole=key not in ("text_input", "input_length"))
-    return name, _with_system([turn], fields.get("system")) if key == "messages" else [turn]
+    return name, [turn] if key in ("body", "payload") else _with_system([turn], fields.get("system"))
 
 
 def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
-    """With the system prompt of the row before the first turn, unless the conversation begins with one."""
-    if system in (None, "") or not turns or (turns[0].messages or [{}])[0].get("role") == "system":
+    """With the system prompt of the row before each turn that begins a conversation, unless it has one."""
+    if system in (None, ""):
         return turns
     if not isinstance(system, str):
         raise RowError(f"system must be a text: {short(system)}", field="system")
-    messages = [{"role": "system", "content": system}, *(turns[0].messages or ())]
-    return [msgspec.structs.replace(turns[0], messages=messages), *turns[1:]]
+    found = []
+    for number, turn in enumerate(turns):
+        begins = turn.messages and (number == 0 or turn.after == ()) and turn.messages[0].get("role") != "system"
+        messages = [{"role": "system", "content": system}, *(turn.messages or ())]
+        found.append(msgspec.structs.replace(turn, messages=messages) if begins else turn)
+    return found
+
+
+def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
+    """With the tools of the row, where a turn has none of its own."""
+    body = {name: value for name, value in body_of(fields).items() if name in _TOOL_OPTIONS}
+    return [msgspec.structs.replace(turn, body=body | turn.body) for turn in turns]
 
 
 def _turns(turns: Any, line: int) -> list[Turn]:
@@ -296,7 +304,9 @@ def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
     if "tools" in body:
         body["tools"] = _tools(body["tools"])
-    return {name: value for name, value in body.items() if name != "tools" or value}
+        if not body["tools"]:  # servers refuse the others without them
+            return {name: value for name, value in body.items() if name not in _TOOL_OPTIONS}
+    return body
 
 
 def _tools(tools: Any) -> list[Any]:

@@ -282,3 +282,44 @@ def test_calls_and_results_of_a_sharegpt_row_are_sent() -> None:
 def test_a_call_that_cannot_be_read_is_named(said: list[tuple[str, str]], why: str) -> None:
     with pytest.raises(RowError, match=why):
         turns({"conversations": [{"from": who, "value": text} for who, text in said]})
+
+
+@pytest.mark.parametrize("content", [
+    {"prompt": "q"}, {"text": "q"}, {"texts": ["q"]}, {"text_input": "q"}, {"messages": [user("q")]}, {"turns": ["q", "r"]},
+    {"turns": [{"text": "q", "id": "a"}, {"text": "r", "after": ["a"]}]},
+    {"conversations": [{"from": "human", "value": "q"}]},
+])  # fmt: skip
+def test_the_system_prompt_of_any_row_is_sent_once(content: dict[str, Any]) -> None:
+    first, *later = turns({**content, "system": "be brief"})
+    assert first.messages == [{"role": "system", "content": "be brief"}, user("q")]
+    assert [turn.messages for turn in later] == [[user("r")]] * ("turns" in content)
+
+
+def test_each_root_of_a_tree_has_the_system_prompt() -> None:
+    row = {
+        "turns": [{"text": "q", "id": "a", "after": []}, {"text": "r", "id": "b", "after": []}],
+        "system": "be brief",
+    }
+    assert [len(turn.messages or ()) for turn in turns(row)] == [2, 2]
+
+
+def test_a_synthetic_turn_keeps_its_length() -> None:
+    (turn,) = turns({"input_length": 9, "output_length": 2, "timestamp": 0, "system": "be brief"})
+    assert (turn.messages, turn.input_tokens) == (None, 9)
+
+
+def test_the_tools_of_a_row_are_those_of_each_turn_without_its_own() -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    row = {
+        "turns": [{"text": "q"}, {"text": "r", "tools": [other]}],
+        "tools": json.dumps([WEATHER]),
+        "tool_choice": "auto",
+    }
+    assert [turn.body for turn in turns(row)] == [
+        {"tools": [TOOL], "tool_choice": "auto"}, {"tools": [other], "tool_choice": "auto"},
+    ]  # fmt: skip
+
+
+def test_nothing_is_chosen_of_no_tools() -> None:
+    row = {"conversations": [{"from": "human", "value": "q"}], "tools": "[]", "tool_choice": "auto"}
+    assert [turn.body for turn in turns(row)] == [{}]
