@@ -357,7 +357,7 @@ class Completion:
 
     def look_for_error(self, data: bytes) -> bool:
         """Whether an event, or a body, that holds no part of an answer is an error; one is enough."""
-        if self.error is not None or COMPLAINT.search(data) is None:
+        if self.error is not None or len(data) > MAX_MESSAGE_BYTES or COMPLAINT.search(data) is None:
             return False
         try:
             return self._complain(plain_json(data), data)

@@ -10,7 +10,7 @@ from support.examples import examples
 
 from locust_llm.core.foreign_text import MESSAGE_BYTES
 from locust_llm.core.record import FAILURES, OK
-from locust_llm.protocols.answer import Completion, error_line, status_message
+from locust_llm.protocols.answer import MAX_MESSAGE_BYTES, Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 
@@ -216,6 +216,12 @@ def test_errors_as_vllm_wrote_them_until_2025() -> None:
     got = of()
     got.whole(json.dumps(old).encode())
     assert got.outcome() == ("stream_error", "engine died")
+
+
+def test_no_error_is_as_long_as_a_picture() -> None:
+    """To search 33 MB for one takes a second, in which nothing else happens."""
+    assert of().look_for_error(json.dumps({"error": "no", "pad": "x" * (MAX_MESSAGE_BYTES - 30)}).encode())
+    assert not of().look_for_error(json.dumps({"error": "no", "pad": "x" * MAX_MESSAGE_BYTES}).encode())
 
 
 def test_what_was_wrong_is_kept_and_else_what_came_last() -> None:
