@@ -86,7 +86,7 @@ test-native: $(VENV)/.installed-tests  ## the native reader under AddressSanitiz
 fuzz: $(VENV)/.installed-tests    ## the same with a hundred times as many answers for both readers: some hours
 	$(call sanitized,$(NATIVE) -k 'same or events_that_c' --hypothesis-profile=many --hypothesis-show-statistics)
 
-NATIVE = tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/route/test_tls.py
+NATIVE = tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/test_tls_ends.py
 define sanitized
 CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(EDITABLE)
 LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \

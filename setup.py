@@ -33,9 +33,7 @@ setup(
     ext_modules=[
         Extension(
             "locust_llm.client.native._reader",
-            ["locust_llm/client/native/_reader.c", "locust_llm/client/native/_tls.c"],
-            depends=["locust_llm/client/native/_tls.h"],
-            libraries=["dl"],
+            ["locust_llm/client/native/_reader.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["-O2", "-pthread"],
             extra_link_args=["-pthread"],

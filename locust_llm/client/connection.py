@@ -16,7 +16,6 @@ import msgspec
 from gevent import Timeout
 
 from .loop_turns import take_turn
-from .native.key_log import wipe
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
 from .route.tls import TLS
@@ -106,7 +105,6 @@ class Connection:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
             self.close()
-            wipe()
             where = f"{target.host}:{target.port}"
             if error is limit:
                 error = TimeoutError(f"no connection within {timeout:g} s")

@@ -1,15 +1,17 @@
 """A streamed answer on its way: what the reader's thread and the greenlet that waits for it both hold."""
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
+from itertools import compress
 from typing import Final
 
 from gevent.event import Event
 
 from .connection import Connection
 from .response import Response
-from .route.tls import SLICE_BYTES
+from .route.tls import SLICE_BYTES, TLS
 
 UNSEAL_NS: Final = 5_000_000
 """So long is decrypted without a pause: others wait meanwhile."""
@@ -19,8 +21,8 @@ class OpenStream:
     """From ``StreamReader.add`` until it has ended."""
 
     __slots__ = (
-        "_opened", "connection", "dropped", "ended", "left_since_ns", "looking", "on_first", "read_ns", "sealed",
-        "sealed_bytes", "stamp_ns", "stream",
+        "_opened", "connection", "dropped", "end_shows", "ended", "left_since_ns", "looking", "on_first", "read_ns",
+        "sealed", "sealed_bytes", "stamp_ns", "stream",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None) -> None:
@@ -41,6 +43,8 @@ class OpenStream:
         self.sealed: deque[tuple[int, int, bytes]] = deque()
         """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
         self.sealed_bytes = 0
+        self.end_shows: bool | None = None
+        """The last read may hold the end, as far as TLS records show it; None: all reads are decrypted at once."""
         self._opened = b""
         """What the first of them held as far as it is decrypted."""
 
@@ -82,16 +86,32 @@ class OpenStream:
             else:
                 self._opened = b""
                 look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
-                if tls.failure:
-                    stream.failed("tls", tls.failure)
-                    stream.frame.closed_by_peer = True
-                elif tls.closed and not stream.over:
-                    self.closed()
+                self._end_by_tls(tls)
             if over:
                 self._forget()
             elif until_ns is not None and time.monotonic_ns() > until_ns:
                 break
         return look
+
+    def unseal_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
+        """The same of SLICE_BYTES at most, as the native reader has them, where nothing waits in ``sealed``. Stamps and
+        since: each the bytes of an array of int64."""
+        tls = self.connection.tls
+        assert tls is not None
+        plain = [tls.received(read) for read in data]
+        if not all(plain):
+            stamps = array("q", compress(array("q", stamps), plain)).tobytes()
+            since = array("q", compress(array("q", since), plain)).tobytes()
+            plain = list(filter(None, plain))
+        self.stream.took(stamps, since, plain)
+        self._end_by_tls(tls)
+
+    def _end_by_tls(self, tls: TLS) -> None:
+        if tls.failure:
+            self.stream.failed("tls", tls.failure)
+            self.stream.frame.closed_by_peer = True
+        elif tls.closed and not self.stream.over:
+            self.closed()
 
     def _forget(self) -> None:
         """Nothing behind this can be decrypted."""

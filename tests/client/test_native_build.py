@@ -40,10 +40,12 @@ def of_elf(path: Path, *words: str) -> str:
 
 
 def test_it_has_a_stack_protector_and_no_table_that_can_be_written(tmp_path: Path) -> None:
-    built = build(tmp_path)
-    symbols = of_elf(built, "--dyn-syms")
-    assert "__stack_chk_fail" in symbols
-    assert "__memcpy_chk" in symbols
+    compiler, words = tmp_path / "compiler", tmp_path / "words"
+    compiler.write_text(f'#!/bin/sh\necho "$*" >> {words}\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    built = build(tmp_path, CC=str(compiler), LDSHARED=f"{compiler} -shared")
+    assert "-D_FORTIFY_SOURCE=2" in words.read_text()
+    assert "__stack_chk_fail" in of_elf(built, "--dyn-syms")
     assert "BIND_NOW" in of_elf(built, "-d")
     assert "GNU_RELRO" in of_elf(built, "-l")
 

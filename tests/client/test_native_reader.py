@@ -48,7 +48,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def take(reader: Any, fd: int) -> tuple[list[int], list[int], list[bytes], int, list[int]]:
-    stamps, since, data, end, *counts = reader.take(fd)
+    stamps, since, data, end, *counts, _ = reader.take(fd)
     return list(array("q", stamps)), list(array("q", since)), data, end, counts
 
 
@@ -76,7 +76,7 @@ def arrived(reader: Any, count: int) -> None:
 def test_each_read_has_its_bytes_its_stamp_and_a_moment_before_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, time.monotonic_ns(), False, None)
+    reader.add(fd, time.monotonic_ns(), False, False)
     moments = []
     for number in range(3):
         before = time.monotonic_ns()
@@ -96,7 +96,7 @@ def test_each_read_has_its_bytes_its_stamp_and_a_moment_before_it(reader: Any, p
 
 def test_what_cannot_be_its_stamp_is_replaced_and_counted(reader: Any, pair: Any) -> None:
     sender, receiver = pair
-    reader.add(receiver.fileno(), time.monotonic_ns() + FAR_NS, False, None)  # sent after it came
+    reader.add(receiver.fileno(), time.monotonic_ns() + FAR_NS, False, False)  # sent after it came
     before = time.monotonic_ns()
     sender.sendall(b"x")
     arrived(reader, 1)
@@ -113,7 +113,7 @@ def test_what_cannot_be_its_stamp_is_replaced_and_counted(reader: Any, pair: Any
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(reader: Any) -> None:
     one, other = socket.socketpair()
     with one, other:
-        reader.add(other.fileno(), 0, False, None)
+        reader.add(other.fileno(), 0, False, False)
         before = time.monotonic_ns()
         one.send(b"x")
         arrived(reader, 1)
@@ -125,7 +125,7 @@ def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(reader: Any) 
 def test_the_end_of_a_connection_comes_behind_what_came_before_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     sender.sendall(b"last")
     sender.shutdown(socket.SHUT_WR)
     arrived(reader, 2)
@@ -136,7 +136,7 @@ def test_the_end_of_a_connection_comes_behind_what_came_before_it(reader: Any, p
 
 def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
     sender, receiver = pair
-    reader.add(receiver.fileno(), 0, False, None)
+    reader.add(receiver.fileno(), 0, False, False)
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sender.close()
     assert told(reader, receiver.fileno())
@@ -146,7 +146,7 @@ def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
 def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd, sent = receiver.fileno(), bytes(range(256)) * 40_000
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     sender.setblocking(False)
     at, got, most, since = 0, b"", 0, [0]
     until = time.monotonic() + 20
@@ -169,7 +169,7 @@ def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(re
 def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, True, None)
+    reader.add(fd, 0, True, False)
     reader.calm(fd, 100, True, FAR_NS)
     sender.sendall(b"x" * 60)
     arrived(reader, 1)
@@ -197,7 +197,7 @@ def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any
 def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     reader.calm(fd, 100_000, False, 20_000_000)
     sender.sendall(b"sealed")
     arrived(reader, 1)
@@ -210,10 +210,53 @@ def test_with_patience_all_is_told_of_within_it(reader: Any, pair: Any) -> None:
     assert not told(reader, fd, 0.03)
 
 
+def record(size: int) -> bytes:
+    """One of TLS."""
+    return b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size)
+
+
+UNUSUAL = {
+    "usual": ([record(300)], False),
+    "as_long_as_another": ([record(400)], False),
+    "short": ([record(64)], True),
+    "empty": ([record(0)], True),
+    "not_so_short": ([record(65)], False),
+    "longer_than_all": ([record(401)], True),
+    "usual_with_a_short_one": ([record(300) + record(22)], True),
+    "a_short_one_and_a_part": ([record(22) + record(300)[:200]], True),
+    "several_usual": ([record(300) * 3], False),
+    "a_part_of_a_long_one": ([record(401)[:-1]], False),
+    "the_rest_of_a_long_one": ([record(401)[:-1], b"\0"], True),
+    "a_short_one_cut_in_its_header": ([record(300) + record(22)[:3], record(22)[3:]], True),
+    "a_header_by_the_byte": ([record(22)[i : i + 1] for i in range(5)] + [bytes(22)], True),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_the_end_shows_by_its_tls_record(reader: Any, pair: Any, name: str) -> None:
+    sender, receiver = pair
+    fd = receiver.fileno()
+    reader.add(fd, 0, False, True)
+    sender.sendall(record(900))  # the headers, before it is calm
+    arrived(reader, 1)
+    assert told(reader, fd)
+    reader.calm(fd, 100_000, False, FAR_NS)
+    sender.sendall(record(400))  # the first since then
+    arrived(reader, 2)
+    assert told(reader, fd)
+    assert reader.take(fd)[7]
+    reads, unusual = UNUSUAL[name]
+    for number, data in enumerate(reads):
+        sender.sendall(data)
+        arrived(reader, 3 + number)
+        assert (fd in due(reader)) == (unusual and number == len(reads) - 1)
+    assert reader.take(fd)[7] == unusual
+
+
 def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_then(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     for number in range(2):
         sender.sendall(b"x")
         arrived(reader, number + 1)
@@ -227,7 +270,7 @@ def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_t
 def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     reader.calm(fd, 100_000, False, 0)
     reader.sweep(0, 0)
     assert due(reader) == []  # nothing came
@@ -242,7 +285,7 @@ def test_quiet_bytes_are_swept_up(reader: Any, pair: Any) -> None:
 def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     sender.sendall(b"ours")
     arrived(reader, 1)
     reader.remove(fd)
@@ -254,7 +297,7 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
     with pytest.raises(KeyError):
         reader.take(fd)
     assert reader.newest(fd) == 0
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     sender.sendall(b"again")
     arrived(reader, 2)
     assert take(reader, fd)[2] == [b"again"]
@@ -262,13 +305,13 @@ def test_what_was_removed_is_read_no_more(reader: Any, pair: Any) -> None:
 
 def test_what_cannot_be_added_and_a_thread_that_is_ended(reader: Any, pair: Any) -> None:
     fd = pair[1].fileno()
-    reader.add(fd, 0, False, None)
+    reader.add(fd, 0, False, False)
     with pytest.raises(ValueError, match="cannot be added"):
-        reader.add(fd, 0, False, None)
+        reader.add(fd, 0, False, False)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        reader.add(9_999, 0, False, None)
+        reader.add(9_999, 0, False, False)
     with pytest.raises(TypeError):
-        reader.add("x", 0, False, None)
+        reader.add("x", 0, False, False)
     reader.stop()
     reader.stop()
     pair[0].sendall(b"nobody reads")
@@ -279,7 +322,7 @@ def test_what_cannot_be_added_and_a_thread_that_is_ended(reader: Any, pair: Any)
 def test_a_reader_that_nobody_holds_ends_with_its_streams(pair: Any) -> None:
     assert native.Reader is not None
     reader = native.Reader()
-    reader.add(pair[1].fileno(), 0, True, None)
+    reader.add(pair[1].fileno(), 0, True, False)
     pair[0].sendall(b"x")
     arrived(reader, 1)
     del reader

@@ -129,7 +129,7 @@ def said(stream: Response) -> dict[str, Any]:
     outcome = stream.finish()
     answer = stream.answer
     return {
-        "outcome": outcome if outcome[0] != "tls" else "tls",  # OpenSSL's words are its own
+        "outcome": outcome,
         "reads": answer.chunk_reads,
         "text": answer.text,
         "stamps": len(stream.stamps),
@@ -211,9 +211,7 @@ def readers() -> list[StreamReader]:
 
 
 def read_by(reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None) -> dict[str, Any]:
-    """Over a connection, a piece each time the one before was read. In Python's reader ``tls`` is Python's."""
-    if tls is not None and not isinstance(reader, NativeReader):
-        tls.client.opener = None
+    """Over a connection, a piece each time the one before was read."""
     with gevent.socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

@@ -10,14 +10,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import gevent
 import pytest
 from support import hostile
 from support.loop_watch import HELD_S, loop_watched
-from support.tls_flood import WITHOUT_DATA, Sealer, context_of, flooding, secret_of
+from support.tls_flood import (
+    WITHOUT_DATA,
+    WITHOUT_DATA_12,
+    Sealer,
+    Sealer12,
+    context_of,
+    flooding,
+    sealer_12,
+    secret_of,
+)
 from support.tls_pair import pair
 
 from locust_llm.client import process_reader
@@ -33,32 +42,47 @@ from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_
 DEADLINE_S = 0.5
 
 
-def sealed_pair(certificate: Path, log: Path) -> tuple[TLS, Sealer]:
+TLS12: Final = ssl.TLSVersion.TLSv1_2
+TLS13: Final = ssl.TLSVersion.TLSv1_3
+KINDS: Final = {TLS12: WITHOUT_DATA_12, TLS13: WITHOUT_DATA}
+
+
+def sealed_pair(certificate: Path, log: Path, version: ssl.TLSVersion = TLS13) -> tuple[TLS, Sealer | Sealer12]:
     """A client after its handshake, and what seals as its server."""
     client = TLS(ssl.create_default_context(cafile=str(certificate)), "localhost")
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context_of(str(certificate), str(log)).wrap_bio(to_server, to_client, server_side=True)
+    server = context_of(str(certificate), str(log), version).wrap_bio(to_server, to_client, server_side=True)
+    data = hello = b""
     while not client.established:
-        to_server.write(client.handshake(to_client.read()))
+        to_server.write(client.handshake(data))
         with suppress(ssl.SSLWantReadError):
             server.do_handshake()
+        data = to_client.read()
+        hello = hello or data
     cipher = server.cipher()
     assert cipher is not None
+    if version == TLS12:
+        return client, sealer_12(str(log), hello, cipher[0])
     return client, Sealer(secret_of(str(log)), cipher[0])
 
 
-@pytest.mark.parametrize("opened_by", ["python", "native"])
-@pytest.mark.parametrize("name", WITHOUT_DATA)
-def test_records_without_data_end_the_connection(name: str, opened_by: str, certificate: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", KINDS)
+def test_what_is_sealed_here_is_what_a_server_seals(version: ssl.TLSVersion, certificate: Path, tmp_path: Path) -> None:
+    client, sealer = sealed_pair(certificate, tmp_path / "log", version)
+    assert client.received(sealer.record(23, b"x")) == b"x"
+
+
+@pytest.mark.parametrize(("version", "name"), [(version, name) for version, names in KINDS.items() for name in names])
+def test_records_without_data_end_the_connection(
+    version: ssl.TLSVersion, name: str, certificate: Path, tmp_path: Path
+) -> None:
     """Each slice in 50 ms of the processor, and all of them before a quarter of a megabyte and a slice have come."""
-    client, sealer = sealed_pair(certificate, tmp_path / "log")
-    if opened_by == "python":
-        client.opener = None
+    client, sealer = sealed_pair(certificate, tmp_path / "log", version)
     came, longest = 0, 0.0
     while not client.failure:
         batch = bytearray()
         while len(batch) < SLICE_BYTES:
-            batch += WITHOUT_DATA[name](sealer)
+            batch += KINDS[version][name](sealer)
         for at in range(0, len(batch), SLICE_BYTES):
             began = time.thread_time()
             assert client.received(bytes(batch[at : at + SLICE_BYTES])) == b""
@@ -82,20 +106,24 @@ def flood_url(certificate: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def flood_url_12(certificate: Path) -> Iterator[str]:
+    with flooding(certificate, "tls 1.2") as url:
+        yield url
+
+
 SEEDS = [str(random.Random(n).randrange(1 << 30)) for n in range(12)]
-FLOODS = [*WITHOUT_DATA, *SEEDS]
-FEW = ["empty", "tickets", "asked_keys", SEEDS[0]]
+"""Odd ones and even ones: see ``flood``."""
+FLOODS = [*WITHOUT_DATA, *(f"late_{name}" for name in WITHOUT_DATA), *SEEDS]
+FEW = ["empty", "tickets", "late_asked_keys", SEEDS[0], SEEDS[1]]
 AT_LENGTH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.full) for name in FLOODS]
+FLOODS_12 = [*WITHOUT_DATA_12, *(f"late_{name}" for name in WITHOUT_DATA_12)]
+AT_LENGTH_12 = [pytest.param(name, marks=[] if "any_ren" in name else pytest.mark.full) for name in FLOODS_12]
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-@pytest.mark.parametrize("opened_by", ["python", "native"])
-def test_a_question_ends_in_time_and_the_loop_goes_on(
-    name: str, opened_by: str, flood_url: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_ends_in_time_and_the_loop_goes_on(name: str, flood_url: str, certificate: Path) -> None:
     """Discovery, the check and the metrics ask by ``fetch``."""
-    if opened_by == "python":
-        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
     began = time.monotonic()
     with loop_watched() as held, pytest.raises(FetchFailed) as failed:
         fetch("GET", f"{flood_url}/{name}", {}, verify=str(certificate), timeout_s=DEADLINE_S)
@@ -105,16 +133,29 @@ def test_a_question_ends_in_time_and_the_loop_goes_on(
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-@pytest.mark.parametrize("opened_by", ["python", "native"])
 @pytest.mark.parametrize("kind", [StreamReader, NativeReader])
 def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
-    name: str, opened_by: str, kind: type[StreamReader], flood_url: str, certificate: Path,
+    name: str, kind: type[StreamReader], flood_url: str, certificate: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    if opened_by == "python":
-        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
     monkeypatch.setattr(process_reader, "kind", kind)
     monkeypatch.setattr(process_reader, "_reader", None)
+    flooded(name, flood_url, certificate)
+    process_reader.stream_reader().stop()
+
+
+@pytest.mark.parametrize("name", AT_LENGTH_12)
+def test_the_same_by_tls_1_2(name: str, flood_url_12: str, certificate: Path) -> None:
+    flooded(name, flood_url_12, certificate)
+    began = time.monotonic()
+    with loop_watched() as held, pytest.raises(FetchFailed):
+        fetch("GET", f"{flood_url_12}/{name}", {}, verify=str(certificate), timeout_s=DEADLINE_S)
+    assert time.monotonic() - began < DEADLINE_S + 1
+    assert max(held) < HELD_S
+
+
+def flooded(name: str, flood_url: str, certificate: Path) -> None:
+    """A request of the load: its deadline holds, and the loop goes on."""
     place = urlsplit(flood_url)
     target = Target("127.0.0.1", place.port or 0, ssl.create_default_context(cafile=str(certificate)))
     wire = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
@@ -124,7 +165,6 @@ def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
     with loop_watched() as held:
         record = exchange(line, Gate(), request, 0.0)
     line.close()
-    process_reader.stream_reader().stop()
     assert record.outcome in ("tls", "timeout", "too_large", "malformed")
     assert time.monotonic() - began < DEADLINE_S + 1
     assert max(held) < HELD_S
@@ -233,12 +273,7 @@ def hostile_port(certificate: Path) -> Iterator[int]:
     pytest.param(name, marks=[] if name in LONGEST[:2] else pytest.mark.full)
     for name in hostile.CATALOGUE if not hostile.CATALOGUE[name].pause_s
 ])  # fmt: skip
-@pytest.mark.parametrize("opened_by", ["python", "native"])
-def test_data_that_is_hostile_does_not_hold_the_loop_either(
-    name: str, opened_by: str, hostile_port: int, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if opened_by == "python":
-        monkeypatch.setattr("locust_llm.client.route.tls.opener", lambda *args: None)
+def test_data_that_is_hostile_does_not_hold_the_loop_either(name: str, hostile_port: int, certificate: Path) -> None:
     target = Target("127.0.0.1", hostile_port, ssl.create_default_context(cafile=str(certificate)))
     wire = f"POST / HTTP/1.1\r\nHost: x\r\nX-Hostile: {name}\r\nContent-Length: 0\r\n\r\n".encode()
     request = Request(

@@ -1,4 +1,4 @@
-"""A TLS 1.3 server that sends records without data and without end, in a process of its own; and its records alone."""
+"""A TLS server that sends records without data and without end, in a process of its own; and its records alone."""
 
 import hashlib
 import hmac
@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ALERT, HANDSHAKE, DATA = 21, 22, 23
 HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+FIRST: Final = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 BATCH: Final = 1 << 15
 
 
@@ -54,12 +56,39 @@ class Sealer:
         return sealed
 
 
+class Sealer12:
+    """The same by TLS 1.2, with AES-GCM (RFC 5246, 6.2.3.3 and 6.3; RFC 5288)."""
+
+    def __init__(self, master: bytes, client_random: bytes, server_random: bytes, suite: str) -> None:
+        self._hash = "sha384" if suite.endswith("SHA384") else "sha256"
+        key_bytes = 32 if "AES256" in suite else 16
+        block = self._expand(master, b"key expansion" + server_random + client_random, 2 * key_bytes + 8)
+        self._cipher = AESGCM(block[key_bytes : 2 * key_bytes])
+        self._salt = block[-4:]
+        self._sequence = 1
+        """The end of the handshake was the first."""
+
+    def _expand(self, secret: bytes, seed: bytes, size: int) -> bytes:
+        out, link = b"", seed
+        while len(out) < size:
+            link = hmac.new(secret, link, self._hash).digest()
+            out += hmac.new(secret, link + seed, self._hash).digest()
+        return out[:size]
+
+    def record(self, kind: int, content: bytes) -> bytes:
+        number = self._sequence.to_bytes(8, "big")
+        self._sequence += 1
+        head = bytes([kind]) + b"\3\3"
+        sealed = self._cipher.encrypt(self._salt + number, content, number + head + len(content).to_bytes(2, "big"))
+        return head + (len(number) + len(sealed)).to_bytes(2, "big") + number + sealed
+
+
 def ticket(size: int = 1) -> bytes:
     body = b"\0\0\x1c\x20" + b"\0\0\0\1" + b"\1x" + size.to_bytes(2, "big") + b"t" * size + b"\0\0"
     return b"\4" + len(body).to_bytes(3, "big") + body
 
 
-Flood = Callable[[Sealer], bytes]
+Flood = Callable[[Any], bytes]
 
 WITHOUT_DATA: Final[dict[str, Flood]] = {
     "empty": lambda sealer: sealer.record(DATA, b""),
@@ -75,6 +104,20 @@ WITHOUT_DATA: Final[dict[str, Flood]] = {
 }
 """By name: one record."""
 
+HELLO_REQUEST: Final = bytes(4)
+
+WITHOUT_DATA_12: Final[dict[str, Flood]] = {
+    "empty": lambda sealer: sealer.record(DATA, b""),
+    "renegotiations": lambda sealer: sealer.record(HANDSHAKE, HELLO_REQUEST),
+    "many_renegotiations": lambda sealer: sealer.record(HANDSHAKE, HELLO_REQUEST * 4_000),
+    "half_renegotiations": lambda sealer: sealer.record(HANDSHAKE, HELLO_REQUEST[:3]),
+    "warnings": lambda sealer: sealer.record(ALERT, b"\1\x5a"),
+    "tickets": lambda sealer: sealer.record(HANDSHAKE, b"\4\0\0\7" + bytes(4) + b"\0\1t"),
+    "plain_ccs": lambda sealer: b"\x14\3\3\0\1\1",
+    "sealed_ccs": lambda sealer: sealer.record(20, b"\1"),
+}
+"""The same by TLS 1.2, which lets a server ask for a handshake anew."""
+
 
 def mixed(seed: int) -> Iterator[Flood]:
     """Without end: runs of one kind each, of any length."""
@@ -86,39 +129,43 @@ def mixed(seed: int) -> Iterator[Flood]:
             yield lambda sealer: sealer.record(DATA, b"1\r\n:\r\n")
 
 
-def floods(name: str) -> Iterator[Flood]:
-    """``name``: one of WITHOUT_DATA, or a seed."""
-    return cycle([WITHOUT_DATA[name]]) if name in WITHOUT_DATA else mixed(int(name) if name.isdecimal() else 0)
-
-
 def secret_of(key_log: str) -> bytes:
     """Of the last connection in it."""
     lines = Path(key_log).read_text().splitlines()
     return bytes.fromhex([line.split()[2] for line in lines if line.startswith("SERVER_TRAFFIC_SECRET_0")][-1])
 
 
-def context_of(certificate: str, key_log: str) -> ssl.SSLContext:
+def sealer_12(key_log: str, hello: bytes, suite: str) -> Sealer12:
+    """``hello``: what the server sent first."""
+    _, client_random, master = Path(key_log).read_text().splitlines()[-1].split()
+    return Sealer12(bytes.fromhex(master), bytes.fromhex(client_random), hello[11:43], suite)
+
+
+def context_of(certificate: str, key_log: str, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = version
+    context.set_ciphers("AESGCM")
     context.load_cert_chain(certificate)
     context.num_tickets = 0  # the first record after the handshake is number 0
     context.keylog_filename = key_log
     return context
 
 
-def serve(client: socket.socket, certificate: str, handshake_only: bool) -> None:
+def serve(client: socket.socket, certificate: str, where: str) -> None:
+    version = ssl.TLSVersion.TLSv1_2 if where == "tls 1.2" else ssl.TLSVersion.TLSv1_3
     with client, tempfile.NamedTemporaryFile() as log, suppress(OSError, ssl.SSLError):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        server = context_of(certificate, log.name).wrap_bio(incoming, outgoing, server_side=True)
-        done = False
+        server = context_of(certificate, log.name, version).wrap_bio(incoming, outgoing, server_side=True)
+        done, hello = False, b""
         while not done:
             incoming.write(client.recv(65_536))
             with suppress(ssl.SSLWantReadError):
                 server.do_handshake()
                 done = True
             data = outgoing.read()
-            if handshake_only and data:
-                hello = 5 + int.from_bytes(data[3:5], "big")
-                client.sendall(data[:hello])
+            hello = hello or data
+            if where == "handshake" and data:
+                client.sendall(data[: 5 + int.from_bytes(data[3:5], "big")])
                 while True:
                     client.sendall(b"\x14\3\3\0\1\1" * 10_000)
             client.sendall(data)
@@ -130,17 +177,23 @@ def serve(client: socket.socket, certificate: str, handshake_only: bool) -> None
                 incoming.write(client.recv(65_536))
         cipher = server.cipher()
         assert cipher is not None
-        flood(client, Sealer(secret_of(log.name), cipher[0]), request)
+        if where == "tls 1.2":
+            flood(client, sealer_12(log.name, hello, cipher[0]), request, WITHOUT_DATA_12)
+        else:
+            flood(client, Sealer(secret_of(log.name), cipher[0]), request, WITHOUT_DATA)
 
 
-def flood(client: socket.socket, sealer: Sealer, request: bytes) -> None:
+def flood(client: socket.socket, sealer: Sealer | Sealer12, request: bytes, kinds: dict[str, Flood]) -> None:
+    """A seed whose number is odd has a first chunk before its flood, as has a name that begins with ``late_``."""
     name = request.split()[1].decode().rpartition("/")[2]
-    if not name.isdecimal() and name not in WITHOUT_DATA:
+    late = name.startswith("late_") or (name.isdecimal() and int(name) % 2 == 1)
+    name = name.removeprefix("late_")
+    if not name.isdecimal() and name not in kinds:
         name = os.environ.get("FLOOD", "0")
     batch = bytearray()
-    if name.isdecimal():
-        batch += sealer.record(DATA, HEAD)
-    for make in floods(name):
+    if late or name.isdecimal():
+        batch += sealer.record(DATA, HEAD + FIRST * late)
+    for make in mixed(int(name)) if name.isdecimal() else cycle([kinds[name]]):
         batch += make(sealer)
         if len(batch) > BATCH:
             client.sendall(batch)
@@ -152,12 +205,12 @@ def main(certificate: str, where: str) -> None:
         print(listener.getsockname()[1], flush=True)
         while True:
             client, _ = listener.accept()
-            threading.Thread(target=serve, args=(client, certificate, where == "handshake"), daemon=True).start()
+            threading.Thread(target=serve, args=(client, certificate, where), daemon=True).start()
 
 
 @contextmanager
 def flooding(certificate: Path, where: str = "answer") -> Iterator[str]:
-    """Its URL. The last part of a path is the name of a flood, or a seed. ``where``: or ``handshake``."""
+    """Its URL. The last part of a path is the name of a flood, or a seed. ``where``: or ``handshake``, or ``tls 1.2``."""
     command = [sys.executable, __file__, str(certificate), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

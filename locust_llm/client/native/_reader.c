@@ -2,13 +2,15 @@
  * Python's lock. What reader.py is in Python, whose rules it follows; client/native_reader.py is the other side.
  *
  * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
- * has a lock, held for one read or one take. A stream that Python shall look into is put on one of two queues: at once
- * (the first bytes, the end), or within a while (what may be the end, or is still encrypted). Lock order: stream, queue.
+ * has a lock, held for one read or one take. A stream that Python shall look into is put on one of three queues: at once
+ * (the first bytes, the end), soon (what may be the end), or within a while (what looks like no end). Lock order: stream, queue.
+ * What comes by TLS stays encrypted here: of it only the headers of its records are read, see records_in.
  * The table of streams is used under Python's lock alone; the thread knows a stream by its epoll event, so one that was
  * removed lives on until the thread has begun its next round.
  */
 #define _GNU_SOURCE
-#include "_tls.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 
 #include <errno.h>
 #include <pthread.h>
@@ -24,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define INTERFACE 2      /* of this module, as __init__.py has it: another one when a signature changes */
 #define READ_BYTES 65536
 #define MAX_READS 2      /* of one connection between two polls, as in reader.py */
 #define MAX_READY 1024
@@ -36,10 +39,14 @@
 #define CLOCKS_NS 20000  /* see kernel_clock.py */
 #define SECOND_NS 1000000000LL
 #define CLOSED (-1)
-#define BAD_TLS (-2)
 #define MAX_DIGITS 6     /* of the size of an HTTP chunk: longer ones are the parser's */
 
-enum { AT_ONCE, LATER, QUEUES };
+#define HEADER_BYTES 5   /* of a TLS record: kind, version, and how many bytes follow (RFC 8446, 5.1) */
+#define SHORT_RECORD 64  /* bytes of a record that holds no whole chunk: what ends a message, or a close_notify */
+
+#define SOON_NS 50000000 /* those who wait longer are LATER, that none of them is before one who does not */
+
+enum { AT_ONCE, SOON, LATER, QUEUES };
 
 typedef struct { int64_t stamp_ns, since_ns; size_t bytes; } Read;
 
@@ -47,8 +54,12 @@ typedef struct Stream {
     pthread_mutex_t lock;
     int fd;
     bool removed;            /* by Python: its socket is not ours any more */
-    Opener *opener;          /* NULL: what comes is kept as it comes */
-    int end;                 /* 0: none yet; CLOSED; BAD_TLS; else the errno of the read that failed */
+    int end;                 /* 0: none yet; CLOSED; else the errno of the read that failed */
+    bool tls;
+    unsigned char header[HEADER_BYTES];
+    size_t header_bytes, record_bytes, record_left;  /* of the TLS record that is coming */
+    size_t longest;          /* of its records, since it is calm */
+    bool unusual;            /* the last read, see records_in */
     bool awaited;
     bool calm, chunked;      /* see calm() */
     size_t most;
@@ -86,7 +97,7 @@ typedef struct {
     int64_t nap_ns;          /* from here on of the thread alone */
     long long nap_due, tight;
     struct epoll_event ready[MAX_READY];
-    char buffer[READ_BYTES], plain[READ_BYTES + MAX_RECORD];
+    char buffer[READ_BYTES];
 } Reader;
 
 static int64_t now_ns(clockid_t clock) {
@@ -147,10 +158,11 @@ static Stream *dequeue(Reader *reader, int which, int64_t at_ns) {
 }
 
 static void bury(Reader *reader, Stream *stream) {
-    if (!stream->queued[AT_ONCE] && !stream->queued[LATER]) {
-        stream->next[AT_ONCE] = reader->removed;
-        reader->removed = stream;
-    }
+    for (int which = 0; which < QUEUES; which++)
+        if (stream->queued[which])
+            return;
+    stream->next[AT_ONCE] = reader->removed;
+    reader->removed = stream;
 }
 
 static void free_stream(Stream *stream) {
@@ -173,16 +185,19 @@ static void free_removed(Reader *reader) {
     }
 }
 
-/* Notifies of what is due of LATER. Gives the ms until more of it is; -1: never. */
+/* Notifies of what is due of SOON and LATER. Gives the ms until more of it is; -1: never. */
 static int later_ms(Reader *reader) {
-    int64_t now = now_ns(CLOCK_MONOTONIC);
+    int64_t now = now_ns(CLOCK_MONOTONIC), next = INT64_MAX;
     pthread_mutex_lock(&reader->lock);
-    Stream *stream = reader->queues[LATER].first;
-    for (; stream != NULL && stream->due_ns[LATER] <= now; stream = stream->next[LATER])
-        notify(reader);
-    int ms = stream == NULL ? -1 : (stream->due_ns[LATER] - now) / 1000000 + 1;
+    for (int which = SOON; which < QUEUES; which++) {
+        Stream *stream = reader->queues[which].first;
+        for (; stream != NULL && stream->due_ns[which] <= now; stream = stream->next[which])
+            notify(reader);
+        if (stream != NULL && stream->due_ns[which] < next)
+            next = stream->due_ns[which];
+    }
     pthread_mutex_unlock(&reader->lock);
-    return ms;
+    return next == INT64_MAX ? -1 : (int)((next - now) / 1000000 + 1);
 }
 
 /* -- the thread ---------------------------------------------------------------------------------------------------------- */
@@ -220,12 +235,45 @@ static int end_in(const char *data, size_t bytes) {
     return memmem(data, bytes, "\r\n\r\n", 4) != NULL ? MAY_END : NO_END;
 }
 
+/* Follows the TLS records. Whether one ended here that is short, or longer than all before it: the end of a message is such
+ * a record, alone or behind a chunk, and hardly any other is. */
+static bool records_in(Stream *stream, const char *data, size_t bytes) {
+    bool unusual = false;
+    while (bytes) {
+        if (stream->header_bytes < HEADER_BYTES) {
+            stream->header[stream->header_bytes++] = (unsigned char)*data;
+            data++;
+            bytes--;
+            if (stream->header_bytes < HEADER_BYTES)
+                continue;
+            stream->record_bytes = stream->record_left = (size_t)stream->header[3] << 8 | stream->header[4];
+        }
+        size_t some = stream->record_left < bytes ? stream->record_left : bytes;
+        stream->record_left -= some;
+        data += some;
+        bytes -= some;
+        if (stream->record_left)
+            continue;
+        stream->header_bytes = 0;
+        unusual |= stream->record_bytes <= SHORT_RECORD || stream->record_bytes > stream->longest;
+        if (stream->calm && stream->record_bytes > stream->longest)
+            stream->longest = stream->record_bytes;
+    }
+    return unusual;
+}
+
+static int end_of(Stream *stream, const char *data, size_t bytes) {
+    if (stream->tls)
+        return stream->unusual ? ENDS : NO_END;
+    return stream->calm && stream->chunked ? end_in(data, bytes) : NO_END;
+}
+
 static void show(Reader *reader, Stream *stream, const char *data, size_t bytes, int64_t now) {
-    int end = stream->calm && stream->chunked ? end_in(data, bytes) : NO_END;
+    int end = end_of(stream, data, bytes);
     if (!stream->calm || stream->bytes > stream->most || end == ENDS)
         enqueue(reader, stream, AT_ONCE, 0);
     else if (end == MAY_END || (stream->patience_ns && !stream->chunked))
-        enqueue(reader, stream, LATER, now + stream->patience_ns);
+        enqueue(reader, stream, stream->patience_ns < SOON_NS ? SOON : LATER, now + stream->patience_ns);
 }
 
 static void ended(Reader *reader, Stream *stream, int end) {
@@ -237,20 +285,14 @@ static void ended(Reader *reader, Stream *stream, int end) {
 /* One read: whether more may follow. */
 static bool took(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
     const char *data = reader->buffer;
-    if (stream->opener != NULL) {
-        bytes = opened(stream->opener, data, bytes, reader->plain);
-        data = reader->plain;
-    }
-    if (bytes && !keep(stream, stamp, since, data, bytes)) {
+    if (!keep(stream, stamp, since, data, bytes)) {
         ended(reader, stream, ENOMEM);
         return false;
     }
-    if (bytes)
-        show(reader, stream, data, bytes, now);
-    if (stream->opener == NULL || !(opener_closed(stream->opener) || opener_failure(stream->opener)))
-        return true;
-    ended(reader, stream, opener_failure(stream->opener) ? BAD_TLS : CLOSED);
-    return false;
+    if (stream->tls)
+        stream->unusual = records_in(stream, data, bytes);
+    show(reader, stream, data, bytes, now);
+    return true;
 }
 
 static void rearm(Reader *reader, Stream *stream) {
@@ -395,8 +437,6 @@ static void *run(void *argument) {
 
 /* -- what Python calls, with its lock -------------------------------------------------------------------------------------- */
 
-static PyTypeObject *opener_type;
-
 static Stream *stream_of(Reader *reader, int fd) {
     Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
     if (stream == NULL)
@@ -405,15 +445,12 @@ static Stream *stream_of(Reader *reader, int fd) {
 }
 
 static PyObject *add(Reader *reader, PyObject *args) {
-    int fd, awaited;
+    int fd, awaited, tls;
     long long sent_ns;
-    PyObject *opener;
-    if (!PyArg_ParseTuple(args, "iLpO", &fd, &sent_ns, &awaited, &opener))
+    if (!PyArg_ParseTuple(args, "iLpp", &fd, &sent_ns, &awaited, &tls))
         return NULL;
     if (fd < 0 || (fd < reader->table && reader->streams[fd] != NULL))
         return PyErr_Format(PyExc_ValueError, "the descriptor %d cannot be added", fd);
-    if (opener != Py_None && Py_TYPE(opener) != opener_type)
-        return PyErr_Format(PyExc_TypeError, "neither an Opener nor None");
     if (fd >= reader->table) {
         int table = 2 * fd + 64;
         Stream **bigger = realloc(reader->streams, table * sizeof *bigger);
@@ -430,13 +467,12 @@ static PyObject *add(Reader *reader, PyObject *args) {
     stream->fd = fd;
     stream->sent_ns = sent_ns;
     stream->awaited = awaited;
-    stream->opener = opener == Py_None ? NULL : (Opener *)opener;
+    stream->tls = tls;
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = stream};
     if (epoll_ctl(reader->epoll, EPOLL_CTL_ADD, fd, &event)) {
         free_stream(stream);
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    Py_XINCREF((PyObject *)stream->opener);
     reader->streams[fd] = stream;
     atomic_fetch_add(&reader->open, 1);
     atomic_fetch_add(&reader->awaited, awaited);
@@ -494,7 +530,8 @@ static PyObject *taken(const char *data, const Read *reads, size_t count, const 
             goto done;
         data += reads[i].bytes;
     }
-    result = Py_BuildValue("(OOOiLLL)", stamps, since, pieces, was->end, was->unstamped, was->bad, (long long)was->lag_ns);
+    result = Py_BuildValue("(OOOiLLLO)", stamps, since, pieces, was->end, was->unstamped, was->bad, (long long)was->lag_ns,
+                           was->unusual ? Py_True : Py_False);
 done:
     Py_XDECREF(stamps);
     Py_XDECREF(since);
@@ -547,11 +584,9 @@ static bool forget(Reader *reader, Stream *stream) {
     atomic_fetch_sub(&reader->awaited, stream->awaited);
     pthread_mutex_lock(&reader->lock);  /* under both: neither a read nor a wait sees half of it */
     stream->removed = true;
-    Opener *opener = stream->opener;
     pthread_mutex_unlock(&stream->lock);
     bury(reader, stream);
     pthread_mutex_unlock(&reader->lock);
-    Py_XDECREF((PyObject *)opener);
     return left;
 }
 
@@ -834,11 +869,10 @@ static PyObject *plain_events(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyMethodDef functions[] = {{"plain_events", plain_events, METH_VARARGS, NULL}, {NULL}};
 
 static int add_types(PyObject *module) {
-    PyObject *reader = PyType_FromSpec(&spec), *opener = PyType_FromSpec(&opener_spec);
-    int failed = reader == NULL || opener == NULL || PyModule_AddObjectRef(module, "Reader", reader) ||
-        PyModule_AddObjectRef(module, "Opener", opener);
+    PyObject *reader = PyType_FromSpec(&spec);
+    int failed = reader == NULL || PyModule_AddObjectRef(module, "Reader", reader) ||
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
     Py_XDECREF(reader);
-    opener_type = (PyTypeObject *)opener;  /* kept, as one per process */
     return failed ? -1 : 0;
 }
 

@@ -1,21 +1,5 @@
 """The thread that reads, in C: see _reader.c. All but ``stop`` return at once."""
 
-class Opener:
-    """Opens what a server sends by TLS 1.3, from its first record after the handshake on. By one thread at a time."""
-
-    closed: bool
-    """The peer has said that it sends no more."""
-    update_owed: bool
-    """It asked for a new key of ours: nothing more can be sent, as only Python's ssl could make one."""
-    failure: int
-    """0; the number of the peer's alert; or -1: a record could not be decrypted."""
-
-    def __new__(cls, suite: str, secret: bytes, /) -> Opener:
-        """``suite``: by its name in RFC 8446, B.4; ``secret``: server_application_traffic_secret_0. Raises ValueError of
-        others, OSError where there is no libcrypto."""
-    def received(self, data: bytes, /) -> bytes:
-        """Plain bytes out of what came over the socket; may be none."""
-
 class Reader:
     """Starts its thread. Raises OSError."""
 
@@ -27,20 +11,22 @@ class Reader:
     event_fd: int
     """A descriptor, readable while ``next`` has a stream."""
 
-    def add(self, fd: int, sent_ns: int, awaited: bool, opener: Opener | None, /) -> None:
-        """Read from this socket until its end, or ``remove``; what ``opener`` makes of it is what comes. A stamp
-        before ``sent_ns`` is none of this answer.
-        ``awaited``: naps are short until ``calm``. Raises OSError."""
+    def add(self, fd: int, sent_ns: int, awaited: bool, tls: bool, /) -> None:
+        """Read from this socket until its end, or ``remove``. A stamp before ``sent_ns`` is none of this answer.
+        ``awaited``: naps are short until ``calm``. ``tls``: what comes is TLS records, and stays so. Raises OSError."""
     def sent(self, fd: int, sent_ns: int, /) -> None:
         """The request was sent, and not before."""
     def calm(self, fd: int, most: int, chunked: bool, patience_ns: int, /) -> None:
         """From now on ``next`` gives this stream when more than ``most`` bytes were not taken; with ``chunked`` when the
-        last HTTP chunk may have come; else ``patience_ns`` after anything came, if that is not 0; and at its end."""
-    def take(self, fd: int, /) -> tuple[bytes, bytes, list[bytes], int, int, int, int]:
-        """What came since the last time: (stamps, since, the bytes of each read, end, unstamped, bad stamps, read lag).
+        last HTTP chunk may have come, over TLS when an unusual record has; else ``patience_ns`` after anything came, if
+        that is not 0; and at its end."""
+    def take(self, fd: int, /) -> tuple[bytes, bytes, list[bytes], int, int, int, int, bool]:
+        """What came since the last time: (stamps, since, the bytes of each read, end, unstamped, bad stamps, read lag,
+        unusual).
 
         Stamps and since: those of ``Response``, as the bytes of an array of int64. End: 0 if there is none yet, -1 where the
-        peer closed, -2 where the opener failed, else an errno. The last three: so far, the lag in ns."""
+        peer closed, else an errno. The three behind it: so far, the lag in ns. Unusual: the last read ended a TLS record
+        that is short, or longer than all before it since ``calm``."""
     def newest(self, fd: int, /) -> int:
         """The stamp of the last read, monotonic ns; 0: there is none, or no such stream."""
     def remove(self, fd: int, /) -> bool:
