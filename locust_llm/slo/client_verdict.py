@@ -132,6 +132,8 @@ class Signal(msgspec.Struct, frozen=True):
     """It lowers the verdict by itself."""
     note: str = ""
     """What the figure is, where it is not what its name says."""
+    by: str = ""
+    """What it comes from, where its name does not say."""
 
     @property
     def level(self) -> str:
@@ -141,7 +143,7 @@ class Signal(msgspec.Struct, frozen=True):
         limit = self.invalid if self.level == INVALID else self.degraded
         value, most = _apart(self.value, limit.value)
         note = f"; {self.note}" if self.note else ""
-        return f"{self.what} {value}{self.unit} (limit {limit.written(most + self.unit)}{note})"
+        return f"{self.what} {value}{self.unit} ({self.by}limit {limit.written(most + self.unit)}{note})"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -168,7 +170,7 @@ def signals(e: Evidence) -> Iterator[Signal]:
         yield Signal(
             TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
             limit_of(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"), limit_of(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
-            note=few_answers,
+            note=few_answers, by="merged first chunks; ",
         )  # fmt: skip
     if e.merged_share is not None:
         yield Signal(MERGED, e.merged_share * 100, "%", Limit(5.0), Limit(25.0))

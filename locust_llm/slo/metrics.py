@@ -146,16 +146,16 @@ CANCELLED_METRICS: Final = (
 )  # fmt: skip
 """Rows of requests that were cancelled on purpose."""
 INTERFERENCE_DEFINITIONS: Final = {
-    "In Prefill": "sent, without a chunk, error or end yet: seen from the load generator, so the server's queue counts; "
-                  "only requests of this run, with the warmup",
-    "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill, by the mean number over the gap, "
-                      "rounded half up, so a short overlap does not count",
+    "Awaiting First Token": "sent, without a chunk, error or end yet: seen from the load generator, so the server's queue "
+                            "counts; only requests of this run, with the warmup",
+    "Disturbed Gaps": "gaps of Inter Chunk Latency while another request awaits its first token, by the mean number "
+                      "over the gap, rounded half up, so a short overlap does not count",
     "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9%, at least 30 "
               "gaps), or at the next larger number that has them; only where 90% of the disturbed gaps have such; the "
               "length of contexts is not controlled",
     "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that none did, summed, over "
                                    "the sum of all gaps; only where 90% of them have such to compare with",
-    "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
+    "Ahead": "requests that await their first token when a request is sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
@@ -163,8 +163,9 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
     "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; requests cut at the end "
                 "of the run or cancelled on purpose are neither failures nor successes",
-    "Cut": "still running when the grace period ended: in no latency above; in SLO rules and in the table with failures as "
-           "+infinity with its age, as a lower bound. Rules count it at its best and at its worst, and decide if both agree",
+    "Cut": "still running when the grace period, or a second Ctrl-C, ended the run: in no latency above; in SLO rules and "
+           "in the table with failures as +infinity with its age, as a lower bound. Rules count it at its best and at its "
+           "worst, and decide if both agree",
 } | INTERFERENCE_DEFINITIONS  # fmt: skip
 # -- measures --------------------------------------------------------------------------------------------------------
 

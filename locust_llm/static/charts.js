@@ -34,7 +34,7 @@ const charts = (() => {
     { title: "Time to first token", unit: "ms", measure: "ttft", output: true, series: () => percentiles(TTFT) },
     { title: "Inter-token latency", unit: "ms", measure: "itl", output: true, series: () => percentiles(ITL) },
     { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
-      { name: "in prefill", hue: "prefill", kind: "area", values: rate((p) => p[USED_S]) },
+      { name: "awaiting first token", hue: "prefill", kind: "area", values: rate((p) => p[USED_S]) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
       { name: "waiting", hue: "wait", values: rate((p) => p[WAITING_S]) },
     ] },

@@ -113,7 +113,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     locust.picture(alone, "turned")
     begun = locust.status()["points"][0][0]
     alone.reload()
-    alone.get_by_text("in prefill").first.wait_for()
+    alone.get_by_text("awaiting first token").first.wait_for()
     history = locust.status()
     assert history["points"][0][0] == begun  # kept over a reload, from the start
     assert [text for _, text in history["marks"]] == ["gate 9", "gate 2", "no gate", "gate 3"]

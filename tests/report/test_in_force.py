@@ -75,6 +75,6 @@ def test_conditions_are_what_was_in_force() -> None:
     conditions = summarise(collect([answered(1)]), run).conditions
     assert (conditions.users, conditions.prefill_limit) == (2, 1)
     assert users_of(conditions) == "2 to 6 users (4 on average)"
-    assert "The gate allowed 1 to 3 in prefill at a time" in loop_remark(conditions)
+    assert "The gate allowed 1 to 3 awaiting their first token at a time" in loop_remark(conditions)
     assert conditions.limit_in_force is not None
     assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)

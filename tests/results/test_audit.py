@@ -55,7 +55,7 @@ IMPOSSIBLE, DOUBTFUL = Verdict.IMPOSSIBLE, Verdict.DOUBTFUL
         ({"most_in_flight": 11}, "in flight", IMPOSSIBLE, "11 in flight at most, of 10 allowed"),
         ({"concurrency": 20}, "Little's law", DOUBTFUL, "= 10 requests in flight on average; 20 allowed. A closed loop"),
         ({"prefill_concurrency": 1}, "Little's law of prefills", IMPOSSIBLE,
-         "4/s x 500 ms TTFT = 2 requests in prefill on average; 1 allowed"),
+         "4/s x 500 ms TTFT = 2 requests awaiting their first token on average; 1 allowed"),
         ({"tpot": Distribution(avg=0.05, min=0.04, max=0.06)}, "latency", IMPOSSIBLE,
          "2.5 s latency - 500 ms TTFT = 2 s of decode; 50 ms a token x (101 - 1) tokens output = 5 s"),
         ({"tpot": Distribution(avg=0.03, min=0.01, max=0.04)}, "latency", DOUBTFUL, "x (101 - 1) tokens output = 3 s"),
@@ -169,7 +169,7 @@ def test_the_sample_tables_of_a_tutorial(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "100 requests in 525 s are 0.1905/s; said: 3.89/s" in said
     for product in ("9.125", "8.089", "12.19"):  # requests/s x TTFT, of 3, 5 and 10 allowed
-        assert f"TTFT = {product} requests in prefill on average" in said
+        assert f"TTFT = {product} requests awaiting their first token on average" in said
     assert said.count("cannot be true") == 3
 
 

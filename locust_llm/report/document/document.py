@@ -206,7 +206,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
-        where = "in prefill" if run.settings.generates else "in flight"
+        where = "awaiting first token" if run.settings.generates else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
     of_all = {row.label: row.avg for row in summary.rows}
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation, of_all.get("Input Tokens per Request"))

@@ -119,7 +119,7 @@ def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
         yield Table(("Metric", *map(title, chosen)), tuple(cells))
         yield Text(
             "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
-            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load."
+            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load, and by merged chunks."
         )
 
 

@@ -20,7 +20,7 @@ def stalls(found: Interference, client: str = OK) -> Iterator[Block]:
     """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the client verdict; below
     OK the rows are shown, without a conclusion."""
     if found.disturbed is not None:
-        yield Heading("Gaps while other requests are in prefill (ms)")
+        yield Heading("Gaps while other requests await their first token (ms)")
         yield _gaps(found.rows)
         conclusion = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
         yield Text(conclusion if client == OK else _no_conclusion(client))
@@ -29,9 +29,8 @@ def stalls(found: Interference, client: str = OK) -> Iterator[Block]:
         yield Heading("TTFT by the prefills ahead (ms)")
         yield _queue(found.ahead)
         yield Text(
-            "ahead: other requests in prefill when a request was sent; tokens ahead: median of their summed input "
-            "tokens; own "
-            "tokens: median input tokens of the requests"
+            "ahead: other requests that awaited their first token when a request was sent; tokens ahead: median of their "
+            "summed input tokens; own tokens: median input tokens of the requests"
             + (f". {_slope(found.slope)}" if found.slope is not None and client == OK else "")
         )
 
@@ -47,7 +46,7 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> Table:
         )  # fmt: skip
 
     head = (
-        "in prefill", "gaps", "of time", "streams", f"ITL {title(ITL[0])}", *map(title, ITL[1:]),
+        "awaiting", "gaps", "of time", "streams", f"ITL {title(ITL[0])}", *map(title, ITL[1:]),
         f"ICL {title(ICL[0])}", *map(title, ICL[1:]), "longest", "slower",
     )  # fmt: skip
     return Table(head, tuple(map(cells, rows)))
@@ -63,12 +62,15 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
         if found.hidden_share is not None:
             return (
-                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time in prefill lies "
-                "beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps vary too much "
-                "by themselves to separate what it adds."
+                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time before first "
+                "tokens lies beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps "
+                "vary too much by themselves to separate what it adds."
             )
         if not calm:
-            return "No gap was undisturbed, so there is nothing to compare with: another request was always in prefill."
+            return (
+                "No gap was undisturbed, so there is nothing to compare with: another request always awaited its first "
+                "token."
+            )
         if disturbed.gaps < MIN_COMPARED:
             return f"{many(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes {MIN_COMPARED})."
         if disturbed.mean_ms is not None:
@@ -85,9 +87,12 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
         f"({duration(disturbed.mean_ms / 1e3)} against {duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
     )
     if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE and (found.lost_share or 0.0) < MIN_LOST_SHARE:
-        return f"A gap with another request in prefill took no longer than one without {times}."
+        return f"A gap while another request awaited its first token took no longer than one without {times}."
     more = f"; d{lost}" if found.lost_share else ""
-    return f"A gap with another request in prefill took {disturbed.slowdown:.1f} times as long as one without {times}{more}."
+    return (
+        f"A gap while another request awaited its first token took {disturbed.slowdown:.1f} times as long as one without "
+        f"{times}{more}."
+    )
 
 
 def _no_conclusion(client: str) -> str:
@@ -110,8 +115,9 @@ def _legend(found: Interference) -> str:
         which = f"{found.requests} of {found.of_requests} requests"
         sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
-        "in prefill: other requests in prefill during the gap; streams: requests that decoded then; ITL: one value per "
-        "request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many streams or more, - "
+        "awaiting: other requests that awaited their first token during the gap; streams: requests that decoded then; ITL: "
+        "one value per request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many "
+        "streams or more, - "
         f"where under {MIN_COMPARED_SHARE:.0%} of the gaps have such; * too few values.{sample}"
     )
 

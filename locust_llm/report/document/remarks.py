@@ -266,7 +266,7 @@ def loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
             f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" The gate allowed {limit} {'in prefill ' * generates}at a time; Gate Wait is "
+        f" The gate allowed {limit} {'awaiting their first token ' * generates}at a time; Gate Wait is "
         + (
             "part of TTFT from Due, not of Time to First Token or Request Latency."
             if generates

@@ -115,8 +115,8 @@ def _legend(sweep: SweepSummary) -> str:
     ]
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
-            "slower: mean gap with another request in prefill / mean gap without; lost: share of the decode time lost to "
-            "prefill; - where too few gaps have a comparison"
+            "slower: mean gap while another request awaits its first token / mean gap without; lost: share of the decode "
+            "time lost to prefill; - where too few gaps have a comparison"
         )
     if sweep.axis == RATE:
         notes.append("completed/s: requests answered without a failure in the measured time, whenever they were due")

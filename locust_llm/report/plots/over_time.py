@@ -259,14 +259,14 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generate
         thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
     )
     gated = bool((~np.isnan(limit)).any())
-    what, until = ("prefill", "first token") if generates else ("flight", "end")
-    series = [_steps(f"in {what}", "prefill", edges, used, "area")]
+    what, until = ("Awaiting first token", "first token") if generates else ("In flight", "end")
+    series = [_steps(what.lower(), "prefill", edges, used, "area")]
     if gated:
         series.append(_steps("limit", "limit", edges, limit))
     yield Plot(
-        title=f"In {what}" + ", and the gate's limit" * gated,
-        caption=f"{each}. In {what}: sent, before the {until}.",
-        label=f"Requests in {what} over time: at most {brief(used.max(), digits=3)} on average over a step"
+        title=what + ", and the gate's limit" * gated,
+        caption=f"{each}. {what}: sent, before the {until}.",
+        label=f"Requests {what.lower()} over time: at most {brief(used.max(), digits=3)} on average over a step"
         + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,
         y=Axis(label="requests"),

@@ -164,9 +164,8 @@ def _caption(scene: Scene) -> str:
     start = window.start - scene.started_at
     which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in flight"
     if shown < count:
-        longest = (
-            f"; those longest in prefill during the stall first (at most {MAX_PREFILL_ROWS})" if window.stall else ""
-        )
+        waited = f"; those first that awaited their first token longest during the stall (at most {MAX_PREFILL_ROWS})"
+        longest = waited if window.stall else ""
         which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
     stalls = f" Red: a gap above {duration(scene.slow / 1e3)}." if scene.slow else ""
     return (

@@ -281,7 +281,7 @@ class TimelinePlot:
         if any(self.wait(row, line) for row, line in enumerate(self.rows)):
             yield f'<rect {bar} x="0" fill="{hue["wait"]}"/>', "waiting at the gate"
         streams = any(line.first is not None for line in self.rows)
-        yield f'<rect {bar} x="0" fill="{hue["prefill"]}"/>', "in prefill" if streams else "in flight"
+        yield f'<rect {bar} x="0" fill="{hue["prefill"]}"/>', "awaiting first token" if streams else "in flight"
         if any(len(line.chunks) > 1 for line in self.rows):
             yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
         if any(self.stalls(row, line) for row, line in enumerate(self.rows)):

@@ -103,7 +103,8 @@ def in_prefill(figures: Figures) -> Iterator[Finding]:
     """The same of the time to the first token, where requests before their first token are limited."""
     rate, first, most = _rate(figures), figures.ttft.avg, figures.prefill_concurrency
     if rate is not None and first is not None and most:
-        words = f"{rate:.4g}/s x {seconds(first)} TTFT = {rate * first:.4g} requests in prefill on average; {most:,} allowed"
+        waiting = f"{rate * first:.4g} requests awaiting their first token on average"
+        words = f"{rate:.4g}/s x {seconds(first)} TTFT = {waiting}; {most:,} allowed"
         yield bounded("Little's law of prefills", rate * first, most, words)
 
 

@@ -49,7 +49,7 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Pa
         p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in first_ms)
         found.append(Part(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}"))
     if limit is None:
-        found.append(Part(5, f"{stats.used:>3} in {'prefill' if generates else 'flight'}"))
+        found.append(Part(5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"))
     else:
         found.append(
             Part(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")

@@ -258,7 +258,7 @@ def test_exported_percentiles_are_always_there() -> None:
     ("settings", "words"),
     [
         ({}, ["Closed loop", "--request-rate"]),
-        ({"prefill_concurrency": 3}, ["3 in prefill at a time", "TTFT from Due"]),
+        ({"prefill_concurrency": 3}, ["3 awaiting their first token at a time", "TTFT from Due"]),
     ],
 )
 def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[str]) -> None:

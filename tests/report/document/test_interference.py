@@ -118,7 +118,7 @@ def test_every_file_of_a_report_has_it(tmp_path: Path) -> None:
     assert run["interference"]["disturbed"]["slowdown"] == pytest.approx(4)
     assert "Disturbed Gaps" in run["definitions"]
     for name in ("summary.md", "report.html"):
-        assert "Gaps while other requests are in prefill" in (tmp_path / name).read_text()
+        assert "Gaps while other requests await their first token" in (tmp_path / name).read_text()
 
 
 def test_a_share_of_the_records_in_even_stretches(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_table_of_stages_then_knees_then_what_follows() -> None:
 
 def test_what_all_loads_have_together_is_not_shown() -> None:
     sweep = shown(a_sweep("concurrency", a_level(1), a_level(2)))
-    for heading in ("Metrics\n", "By ", "client verdict", "in prefill"):
+    for heading in ("Metrics\n", "By ", "client verdict", "awaiting"):
         assert f"\n{heading}" not in sweep
     repeats = shown(a_sweep("repeat", a_level(1), a_level(2), spread=()))
     assert "\nMetrics\n" in repeats

@@ -33,7 +33,7 @@ def test_a_run_by_hand() -> None:
     plots = drawn(a_run(((0.0, 1),)), one, two)
     assert list(plots) == [
         "Time to first token", "Inter-token latency", "Output tokens per second", "Requests per second",
-        "In prefill, and the gate's limit", "Decoding, and waiting at the gate",
+        "Awaiting first token, and the gate's limit", "Decoding, and waiting at the gate",
     ]  # fmt: skip
     assert {p.group for p in plots.values()} == {"time"}
     assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
@@ -46,7 +46,7 @@ def test_a_run_by_hand() -> None:
     assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]  # three tokens from second 11 to 13; the last step is 1 s
     finished, lost = plots["Requests per second"].series
     assert finished.y == lost.y == [0.0] * 6 + [1.0, 1.0]
-    used, limit = plots["In prefill, and the gate's limit"].series
+    used, limit = plots["Awaiting first token, and the gate's limit"].series
     at = np.array(used.x, np.float64)
     where = [int(np.searchsorted(at, second)) - 1 for second in (5, 10.5, 11.5, 12.5)]
     assert [used.y[i] for i in where] == [0, 1, 0, 1]

@@ -81,7 +81,8 @@ def test_many_requests_are_sampled_and_it_says_so() -> None:
     found = drawn(*records, stalled, *prefills)
     assert len(found.rows) == MAX_ROWS
     assert (
-        "60 of the 531 requests in flight, a sample; those longest in prefill during the stall first" in found.caption
+        "60 of the 531 requests in flight, a sample; those first that awaited their first token longest during the stall"
+        in found.caption
     )
     assert sum(row.text.startswith("the one") for row in found.rows) == 1
     assert sum(row.tokens == 16_000 for row in found.rows) >= module.MAX_PREFILL_ROWS - 1

@@ -40,14 +40,15 @@ def test_the_legend_names_what_is_there() -> None:
     def meanings(*records: Record) -> list[str]:
         return re.findall(r"</svg>([^<]+)</span>", fragment(lines(*records), "label"))
 
-    assert meanings(answered(1000, 1500, sent_at=10.0)) == ["in prefill", "decoding, each chunk a dot", "end"]
+    assert meanings(answered(1000, 1500, sent_at=10.0)) == ["awaiting first token", "decoding, each chunk a dot", "end"]
     assert meanings(answered(sent_at=10.0, closed_at=11.0, streamed=False)) == ["in flight", "end"]
     assert meanings(
         answered(1000, 3500, sent_at=11.0, asked_at=10.0, admitted_at=11.0, limit=1),
         failed("reset", sent_at=10.0),
         answered(10, sent_at=10.0, outcome="cancelled"),
     ) == [
-        "waiting at the gate", "in prefill", "decoding, each chunk a dot", "no chunk for over 1 s", "failed", "cancelled",
+        "waiting at the gate", "awaiting first token", "decoding, each chunk a dot", "no chunk for over 1 s", "failed",
+        "cancelled",
     ]  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_a_sentence_with_everything() -> None:
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:
     assert said(control(), 1.0) == (
-        "profiling 1 s     |    0 ok, 0 failed |   0 in prefill | last 5 s:     0 tokens/s |   0 decoding"
+        "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 tokens/s |   0 decoding"
     )
 
 
