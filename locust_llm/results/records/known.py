@@ -34,7 +34,15 @@ def read(path: Path) -> list[Imported]:
     documents = Documents([None])
     with suppress(ValueError):
         documents = decode_documents(raw)
-    loads = [load for result in _results(documents) for load in _loads(result, path)]
+    results = _results(documents)
+    loads = []
+    for place, result in enumerate(results, 1):
+        try:
+            loads += _loads(result, path)
+        except Unusable as error:
+            if len(results) == 1:
+                raise
+            raise Unusable(f"result {place}: {error}") from None
     if documents.cut and inference_perf.is_one(documents.found[0]):  # its entries are requests
         return [replace(load, unread=(*load.unread, f"{documents.cut}: cut off")) for load in loads]
     return [replace(load, cut=documents.cut) for load in loads]
