@@ -45,6 +45,7 @@ def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: P
         )  # fmt: skip
     run, found = read_run(folder), msgspec.json.decode((folder / "ab.json").read_bytes(), type=Paired)
     assert [(arm.name, arm.host) for arm in run.arms] == [(BASE, base), (CANDIDATE, candidate)]
+    assert any(note.startswith("The base's own metrics (simulator, ") for note in run.notes)
     assert [(stage.pair, stage.arm) for stage in run.stages] == [tuple(block) for block in run.settings.blocks]
     blocks = by_block(folder)
     first = [r for arm in (BASE, CANDIDATE) for r in blocks.pop((0, arm), [])]  # in which users are still to come

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.tiny_server import TinyServer, tiny_server
 
-from locust_llm.core.engine_metrics import EngineSample
+from locust_llm.core.engine_metrics import BASE, EngineSample
 from locust_llm.core.storage import SERVER_METRICS, read_history
 from locust_llm.run.control import metrics_poller as module
 from locust_llm.run.control.metrics_poller import MetricsPoller
@@ -88,6 +88,19 @@ def test_the_last_request_is_in_the_last_reading(server: Any, tmp_path: Path, mo
     meter.read_last()
     meter.close()
     assert [sample.at for sample in meter.history.by_name["server"]] == [0, 1]
+
+
+def test_of_two_servers_the_notes_name_the_base(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE)}
+    meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__, whose=BASE)
+    meter.start()
+    with gevent.Timeout(10):
+        while not meter.history.by_name["server"]:
+            gevent.sleep(0.01)
+    meter.close()
+    (note, *_) = meter.remarks(0.0, 1e9, None)
+    assert note.startswith("The base's own metrics (")
+    assert note.endswith("The candidate's blocks, in which the base has no load, are in these means.")
 
 
 def test_tensorrts_other_path(server: Any, tmp_path: Path) -> None:
