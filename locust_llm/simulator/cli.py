@@ -16,8 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from locust_llm.exit_status import ExitStatus
-
 from .api import NAME
 from .connection import Connection
 from .flags import DISAGGREGATED, add_arguments
@@ -34,6 +32,7 @@ from .scheduling.waiting import QUEUES, queue
 from .server import Front, Server
 from .spans import Spans
 
+REFUSED = 5  # the exit status of locust-llm for wrong values (docs/exit-status.md); this package imports nothing of it
 FLUSH_S = 2.0  # for the last spans
 OTLP_MISSING = "--otlp-traces-endpoint needs the package opentelemetry-proto: pip install 'locust-llm[otlp]'"
 SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
@@ -154,7 +153,7 @@ def serve(options: argparse.Namespace) -> int:
             return runner.run(_serve(options))
     except ValueError as error:
         print(f"simulator: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return REFUSED
 
 
 def main(argv: list[str]) -> int:
@@ -293,4 +292,4 @@ class _Parser(argparse.ArgumentParser):
     """Errors without the usage: one clear line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(ExitStatus.REFUSED, f"simulator: {message}\n")
+        self.exit(REFUSED, f"simulator: {message}\n")
