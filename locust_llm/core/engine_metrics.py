@@ -234,23 +234,25 @@ class EngineSummary(msgspec.Struct, frozen=True):
     preemptions: int | None
 
 
-def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
-    """The first sample is only the base of the counters. None of no samples."""
-    if not samples:
+def summarised(samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]) -> EngineSummary | None:
+    """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of these alone, counters of
+    the time from the first sample to the last. None of no sample under load."""
+    under_load = [sample for sample in samples if any(begin <= sample.at <= end for begin, end in loaded)]
+    if not under_load:
         return None
     preempted = grown(samples, "preemptions")
     return EngineSummary(
         engine=samples[-1].engine,
-        samples=len(samples),
-        running=_level(samples, "running"),
-        waiting=_level(samples, "waiting"),
-        kv_used=_level(samples, "kv_used"),
+        samples=len(under_load),
+        running=_level(under_load, "running"),
+        waiting=_level(under_load, "waiting"),
+        kv_used=_level(under_load, "kv_used"),
         preemptions=None if preempted is None else round(preempted),
     )
 
 
 def _level(samples: Sequence[EngineSample], field: str) -> tuple[float, float] | None:
-    values = [value for sample in samples[1:] or samples if (value := getattr(sample, field)) is not None]
+    values = [value for sample in samples if (value := getattr(sample, field)) is not None]
     return (sum(values) / len(values), max(values)) if values else None
 
 
@@ -286,7 +288,6 @@ _MEMORY: Final = re.compile(
 SERVER: Final = "server"
 BASE: Final = "base"
 """Whose metrics these are: of two servers that are compared, those of the base are read."""
-IDLE_BLOCKS: Final = "The candidate's blocks, in which the base has no load, are in these means."
 
 
 def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER) -> Iterator[str]:
@@ -333,7 +334,6 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         parts.append(f"preemptions {summary.preemptions}")
     if not parts:
         return
-    of = f"{summary.engine}, means of {many(summary.samples, 'reading')}, one a second"
+    of = f"{summary.engine}, means of {many(summary.samples, 'reading')}, one a second while requests were sent"
     remarks = ["Running and waiting count requests in its scheduler alone."] if summary.running is not None else []
-    remarks += [IDLE_BLOCKS] if whose == BASE else []
     yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])

@@ -165,16 +165,17 @@ def test_what_was_told_over_a_stretch() -> None:
             sample(0, running=99, kv_used=1.0, preemptions=5, ttft_s=10, ttft_count=10),
             sample(1, running=2, kv_used=0.2, preemptions=5, ttft_s=11, ttft_count=14),
             sample(2, running=4, kv_used=0.6, preemptions=7, ttft_s=13, ttft_count=16),
-        ]
+        ],
+        [(0.5, 2.0)],
     )
     assert said == EngineSummary(
-        engine="vLLM", samples=3, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
+        engine="vLLM", samples=2, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
     )  # fmt: skip
-    assert summarised([]) is None
+    assert summarised([], [(0.0, 9.0)]) is None
 
 
 def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
-    said = summarised([sample(0, preemptions=5), sample(1, preemptions=9), sample(2, preemptions=3)])
+    said = summarised([sample(0, preemptions=5), sample(1, preemptions=9), sample(2, preemptions=3)], [(0.0, 9.0)])
     assert said is not None
     assert said.preemptions == 4 + 3
 
@@ -197,8 +198,9 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (levels, *_) = diagnosis(of())
     assert levels == (
-        "The server's own metrics (vLLM, means of 9 readings, one a second): running 3.0 (at most 8), waiting 0.0 (at most "
-        "0), KV cache 30% (at most 50%), preemptions 0. Running and waiting count requests in its scheduler alone."
+        "The server's own metrics (vLLM, means of 9 readings, one a second while requests were sent): running 3.0 (at most "
+        "8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), preemptions 0. Running and waiting count "
+        "requests in its scheduler alone."
     )
     assert "scheduler" not in next(iter(diagnosis(of(running=None))))
     assert list(diagnosis(None)) == []
@@ -206,8 +208,19 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
 
 def test_of_two_servers_the_line_names_the_one_that_was_read() -> None:
     levels = next(iter(diagnosis(of(), whose=BASE)))
-    assert levels.startswith("The base's own metrics (vLLM, means of 9 readings, one a second): running 3.0")
-    assert levels.endswith("The candidate's blocks, in which the base has no load, are in these means.")
+    assert levels.startswith(
+        "The base's own metrics (vLLM, means of 9 readings, one a second while requests were sent): r"
+    )
+
+
+def test_levels_are_of_the_time_under_load_and_counters_of_all() -> None:
+    """Two repeats, from second 1 to 3 and from 6 to 8, of 3 requests each, and a pause of three idle readings."""
+    running = {0: 9, 1: 3, 2: 3, 3: 3, 4: 0, 5: 0, 6: 3, 7: 3, 8: 3, 9: 0}
+    samples = [sample(at, running=float(many), preemptions=float(at)) for at, many in running.items()]
+    found = summarised(samples, [(1.0, 3.0), (6.0, 8.0)])
+    assert found is not None
+    assert (found.samples, found.running, found.preemptions) == (6, (3.0, 3.0), 9)
+    assert summarised(samples, [(20.0, 30.0)]) is None
 
 
 def test_preemptions_despite_a_limit() -> None:

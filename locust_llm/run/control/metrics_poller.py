@@ -70,7 +70,7 @@ class MetricsPoller:
         for page in self._named:
             page.headers = headers if page.address in homes else {}
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
-        self._simulated, self._whose = simulated, whose
+        self._simulated, self.whose = simulated, whose
         self._spool: BufferedFile | None = None
         self._unwritable = False
         """The file cannot be made: the samples are in memory alone."""
@@ -157,16 +157,17 @@ class MetricsPoller:
             self._unwritable = True
             self._add_note(f"WARNING: the {self._whose}'s metrics are not kept: {error.strerror or error}.")
 
-    def remarks(self, began_at: float, ended_at: float, prefill_limit: int | None) -> Iterator[str]:
-        """What the metrics show of a stretch of time (Unix seconds); of several replicas without their figures, which the
-        charts show."""
+    def remarks(self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None) -> Iterator[str]:
+        """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of several replicas
+        without their figures, which the charts show."""
         pages = [page for page in (*self._named, self._own) if page.has_engine]
+        began_at, ended_at = loaded[0][0], loaded[-1][1]
         for page in pages:
             name = EngineSample(at=0.0, engine="", source=page.source).name
-            summary = summarised(self.history.between(name, began_at, ended_at))
+            summary = summarised(self.history.between(name, began_at, ended_at), loaded)
             if summary is not None and self._simulated:
                 summary = replace(summary, engine="simulator")
-            said = diagnosis(summary, prefill_limit, whose=SERVER if page.source else self._whose)
+            said = diagnosis(summary, prefill_limit, whose=SERVER if page.source else self.whose)
             for number, sentence in enumerate(said):
                 if len(pages) == 1:
                     yield sentence

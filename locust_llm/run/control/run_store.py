@@ -27,7 +27,7 @@ from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, LimitChange, Run, UserChange, known_limits
+from locust_llm.core.run import Health, LimitChange, Run, Stage, UserChange, known_limits
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.ids import run_trace
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
@@ -291,7 +291,7 @@ class RunStore:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def facts(self, **more: object) -> Run:
+    def facts(self, *, stages: tuple[Stage, ...] = (), **more: object) -> Run:
         """The run as it is known now; ``more``: what else is known of it."""
         s = self.survey
         known: dict[str, object] = {
@@ -322,23 +322,27 @@ class RunStore:
             "records_lost": self.lost,
             "client_live": self.live_stats.shown_client or self.live_stats.client(),
             "gaps": tuple(self._missing),
+            "stages": stages,
             "stopped_early": self.stopped_early,
             "cut_at": self.cut_at,
             "notes": (
                 *self._notes,
                 *self.buffering.remarks(),
                 *remarks_on(self._retried, self._resent),
-                *self._servers_own(),
+                *self._servers_own(stages),
             ),
         }
         return Run(**(known | more))  # type: ignore[arg-type]
 
-    def _servers_own(self) -> Iterator[str]:
-        """What the server's metrics show of the profiling phase, and its failures of its memory."""
+    def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
+        """What the server's metrics show of the time in which requests were sent to it, and its failures of its memory. Of
+        two servers those of the base are read, so its blocks count."""
         limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
         if self.poller is not None:
-            ended_at = self.stopping_at or self._now()
-            yield from self.poller.remarks(self.profiling_at, ended_at, limit)
+            arm = BASE if self.poller.whose == BASE else ""
+            loaded = [(one.began_at, one.ended_at) for one in stages if not arm or one.arm == arm]
+            whole = self.profiling_at, self.stopping_at or self._now()
+            yield from self.poller.remarks(loaded or [whole], limit)
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 

@@ -18,7 +18,7 @@ from support.virtual_time import UNIX, VirtualTime, turn
 from locust_llm.core.journal import Journal, pack
 from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, LimitChange
+from locust_llm.core.run import Health, LimitChange, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans import otlp_json
 from locust_llm.core.spans.counts import SpanCounts
@@ -417,6 +417,27 @@ def test_how_far_a_run_was_that_somebody_stopped(
     gevent.spawn(control.drain)
     turn()
     assert control.facts().stopped_early == how_far
+
+
+@pytest.mark.parametrize(("whose", "stretches"), [("server", [(1.0, 3.0), (6.0, 8.0)]), ("base", [(1.0, 3.0)])])
+def test_the_servers_own_metrics_are_of_the_time_in_which_it_had_load(
+    begun: Any, whose: str, stretches: list[tuple[float, float]]
+) -> None:
+    """Two blocks with a pause between them; of two servers the base has no load in the candidate's."""
+    asked: list[object] = []
+    poller = SimpleNamespace(
+        whose=whose, close=lambda: None, remarks=lambda loaded, limit: asked.append(loaded) or iter(())
+    )
+    store = begun(Master("a")).store
+    store.poller = poller
+    blocks = [
+        Stage(number=1, value=1, began_at=1.0, ended_at=3.0, arm="base"),
+        Stage(number=2, value=2, began_at=6.0, ended_at=8.0, arm="candidate"),
+    ]
+    store.facts(stages=tuple(blocks))
+    store.profiling_at, store.stopping_at = 1.0, 9.0
+    store.facts()
+    assert asked == [stretches, [(1.0, 9.0)]]
 
 
 def test_a_second_signal_ends_the_wait_for_open_requests(begun: Any) -> None:

@@ -161,6 +161,6 @@ def test_behind_a_gateway_only_the_replicas_are_read(server: Any, tmp_path: Path
     assert set(server.paths()) == {"/b", "/c"}
     assert set(meter.history.by_name) == {f"{host}/b", f"{host}/c"}
     assert [sample.failure for sample in meter.history.by_name[f"{host}/c"]][:2] == ["HTTP 404"] * 2
-    said = list(meter.remarks(0.0, 1e9, None))
+    said = list(meter.remarks([(0.0, 1e9)], None))
     assert said[-1].startswith("WARNING: ")
     assert said[-1].endswith(f"readings of the metrics of {host}/c failed, the first with HTTP 404.")
