@@ -17,7 +17,7 @@ from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Group, Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
 from locust_llm.report.document.delivery import delivery_line, outage_line
-from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, main_first
+from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, main_first, survivors_line
 from locust_llm.report.document.headline import OF_TAGS, headline
 from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.paired import head_of
@@ -168,7 +168,8 @@ def _basis(summary: Summary, run: Run) -> str:
         said.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         said.append(f"the sweep ended: {summary.sweep.ended}")
-    return f"{', '.join(said)}."
+    survivors = None if summary.swept or summary.paired is not None else survivors_line(summary, run)
+    return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
 
 
 def _uncertainty(row: Row) -> list[str]:

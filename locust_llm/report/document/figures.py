@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import cut, ends_of, many, number, title
+from locust_llm.core.text import cut, duration, ends_of, many, number, title
 from locust_llm.report.analysis.breakdowns import BACKEND
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
@@ -17,6 +17,8 @@ WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_lat
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
+MIN_CUT_SHARE: Final = 0.05
+"""Of the answered and the cut requests; from there on those that were cut move p95."""
 LOW: Final = 5.0
 """Of figures of which more is better, this percentile is that of the worst requests."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
@@ -35,6 +37,8 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
     if not summary.conditions.succeeded:
         yield Text(NOTHING)
         return
+    if line := survivors_line(summary, run):
+        yield Text(line, loud=True)
     yield _metrics(due_first(summary.rows, run), chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE_NOTE)
@@ -45,6 +49,23 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
         cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
         yield Heading(f"Latencies with every failure as +infinity{cut}")
         yield _adjusted(summary.adjusted, chosen)
+
+
+def survivors_line(summary: Summary, run: Run) -> str | None:
+    """That so many requests were cut that the latencies of the others are too low for all; None where few were."""
+    c = summary.conditions
+    if not c.succeeded or c.cut < MIN_CUT_SHARE * (c.succeeded + c.cut):
+        return None
+    line = (
+        f"These latencies are too low: they are of the {many(c.succeeded, 'answered request')}, and {c.cut:,} more were cut "
+        "before their end."
+    )
+    first = TTFT_FROM_DUE if run.has_waits else TTFT
+    row = next((row for row in summary.adjusted if row.tag == f"adj_{first.tag}"), None)
+    least = None if row is None else row.at_least.get(95.0)
+    if row is None or least is None:
+        return line
+    return f"{line} With them, p95 of {row.label} is at least {duration(least / 1e3)}."
 
 
 def details(summary: Summary, run: Run) -> Iterator[Block]:

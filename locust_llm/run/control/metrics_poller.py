@@ -85,7 +85,7 @@ class MetricsPoller:
                 self._look(page, page.path)
                 gevent.sleep(EVERY_S)
         except FetchFailed as error:
-            what = page.source or f"the {self._whose}'s /metrics"
+            what = page.source or f"the {self.whose}'s /metrics"
             self._add_note(f"WARNING: {what} are not read any more: {error}")
 
     def _poll_own(self) -> None:
@@ -97,7 +97,7 @@ class MetricsPoller:
         try:
             found = next((path for path in PATHS if self._look(own, path)), "")
         except FetchFailed as error:
-            self._add_note(f"WARNING: the {self._whose}'s /metrics are not read any more: {error}")
+            self._add_note(f"WARNING: the {self.whose}'s /metrics are not read any more: {error}")
             return
         if found:
             own.path = found
@@ -155,7 +155,7 @@ class MetricsPoller:
             self._spool = BufferedFile(self._folder / SERVER_METRICS)
         except OSError as error:
             self._unwritable = True
-            self._add_note(f"WARNING: the {self._whose}'s metrics are not kept: {error.strerror or error}.")
+            self._add_note(f"WARNING: the {self.whose}'s metrics are not kept: {error.strerror or error}.")
 
     def remarks(self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None) -> Iterator[str]:
         """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of several replicas
@@ -176,7 +176,7 @@ class MetricsPoller:
         for page in (*self._named, self._own):
             name = EngineSample(at=0.0, engine="", source=page.source).name
             if failed := self.history.failures[name]:
-                source = page.source or f"the {self._whose}"
+                source = page.source or f"the {self.whose}"
                 yield (
                     f"WARNING: {many(failed, 'reading')} of the metrics of {source} failed, the first with "
                     f"{page.first_failure}."

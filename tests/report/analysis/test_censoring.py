@@ -18,6 +18,8 @@ from locust_llm.report.analysis.slo_figures import Evaluation, figure
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.analysis.window import RateWindow
+from locust_llm.report.document.figures import survivors_line
+from locust_llm.report.ending import ending
 from locust_llm.report.text import console
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, parse
 from locust_llm.slo.metrics import BY_WORD, LATENCIES, PER_USER
@@ -257,10 +259,26 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     shown = console(summary, run)
     assert "≥ 22667" in shown
     assert "0% to 10.8%" in shown
+    # rank 141 of 148 is the ninth of those that were cut: 4 + 20 x 8 / 15 s
+    survivors = (
+        "These latencies are too low: they are of the 132 answered requests, and 16 more were cut before their end. With "
+        "them, p95 of Time to First Token is at least 14.7 s."
+    )
+    assert survivors in " ".join(shown.split())
+    assert survivors in " ".join(ending(summary, run, "r").split())
     ended = "16 requests were still running when the grace period of 30 s ended, and cut at an age of 4.0 to 24.0 s"
     assert ended in " ".join(shown.split())
     assert summary.good is not None
     assert (summary.good.attainment, summary.good.attainment_most) == (132 / 148, 133 / 148)
+
+
+def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
+    records = [*fast(200), *(cut(4.0, sent_at=10.0 + i) for i in range(10))]
+    assert survivors_line(summarise(collect(records), a_run()), a_run()) is None  # 10 of 210
+    records.append(cut(4.0))  # 11 of 211
+    assert survivors_line(summarise(collect(records), a_run()), a_run()) is not None
+    only = [cut(4.0)] * 3
+    assert survivors_line(summarise(collect(only), a_run()), a_run()) is None  # there are no latencies
 
 
 def test_two_runs_of_which_one_was_cut() -> None:

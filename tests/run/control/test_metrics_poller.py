@@ -98,9 +98,8 @@ def test_of_two_servers_the_notes_name_the_base(server: Any, tmp_path: Path) -> 
         while not meter.history.by_name["server"]:
             gevent.sleep(0.01)
     meter.close()
-    (note, *_) = meter.remarks(0.0, 1e9, None)
+    (note, *_) = meter.remarks([(0.0, 1e9)], None)
     assert note.startswith("The base's own metrics (")
-    assert note.endswith("The candidate's blocks, in which the base has no load, are in these means.")
 
 
 def test_tensorrts_other_path(server: Any, tmp_path: Path) -> None:
