@@ -43,6 +43,8 @@ LOWEST: Final = 0.1
 """Of the quiet gaps of a session, this quantile is the pace of a server that nobody else uses."""
 FAR: Final = 700.0
 """What still has an exponential."""
+CALM: Final = 0.05
+"""Rounds that lose no more than this share of their time are a quiet time."""
 MIN_GAPS: Final = 8
 MIN_ROUNDS: Final = 4
 """Fewer of them make no figure, or no interval."""
@@ -64,6 +66,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Runs of gaps that are far above that."""
     lost_s: float = 0.0
     """By so much they are."""
+    input_tokens: int | None = None
+    """Of its prompt, as the server counted them."""
+    others: bool | None = None
+    """The server's counters show requests of others during the round; None: it has no such counters."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +98,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def most_stalls_per_s(self) -> float:
         """Where none was seen: more than so many would have shown in 39 of 40 sessions (Poisson)."""
         return -math.log(TAIL) / self.watched_s
+
+
+def calm_seen(session: Sequence[Round]) -> bool:
+    """Some rounds in a row had next to no stall: the server's own noise is low, at least at times."""
+    told = [one for one in session if one.quiet_s is not None]
+    for first in range(len(told) - MIN_ROUNDS + 1):
+        row = told[first : first + MIN_ROUNDS]
+        if sum(one.lost_s for one in row) <= CALM * sum(one.watched_s for one in row):
+            return True
+    return False
 
 
 def observed(at: float, chunk_s: Sequence[float]) -> Round:

@@ -13,11 +13,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from support.tiny_server import Asked, tiny_server
 
+from locust_llm.core.engine_metrics import EngineSample
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.canary import Round
 from locust_llm.run.canary.command import Canary, seconds
 from locust_llm.run.canary.command import command as canary_command
+from locust_llm.run.canary.counters import others_between
 from locust_llm.run.canary.watch import FILE, Plan, Session
 
 PLAN = Plan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)
@@ -61,14 +63,15 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     clock = Clock()
     assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
     assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
-    assert PLAN.promise.startswith("at most 6 requests, one at a time, each with a prompt of about ")
-    assert "no stall in 0 s watched (at most 7.4/s)" in said[0]
+    assert PLAN.promise.startswith("at most 6 requests, one at a time, each with a text of about 48 tokens, ")
+    assert "no stall in 0.5 s watched (at most 7.4/s)" in said[0]
     # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
-    assert (
-        "others: prefill 40% of the time, 1.6 stalls/s, 4,000 prompt tokens/s; usual gap 0% above the lowest" in said[5]
+    assert said[5].endswith(
+        "stalls: 40% of the time, 1.6 stalls/s (others' prefills or the server's own noise, no quiet time was seen yet to "
+        "tell them apart); usual gap 0% above the lowest\n"
     )
     assert "6 rounds, 0 without an answer" in said[-1]
-    assert "prefill 33% of the time (" in said[-1]
+    assert "stalls: 33% of the time (" in said[-1]
     lines = (tmp_path / FILE).read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=Round) for line in lines] == session.rounds
     registry = CollectorRegistry()
@@ -101,6 +104,92 @@ def test_how_it_goes_on_and_ends(
         registry = CollectorRegistry()
         registry.register(session)
         assert "prefill_share" not in generate_latest(registry).decode()  # the last round failed
+
+
+def stalled(others: bool | None, lost_s: float = 0.5) -> Round:
+    return Round(
+        at=100.0, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=int(lost_s > 0), lost_s=lost_s,
+        input_tokens=60, others=others,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rounds", "text"),
+    [
+        # all alone by the counters: half of the time is noise
+        ([stalled(False)] * 3, "nobody else by the server's counters: noise of the server or its machine held the stream up "
+         "50% of the time"),
+        ([stalled(False, 0.0)] * 3, "nobody else by the server's counters, no stall in 1.5 s watched"),
+        # 0.5 + 0.5 of 1.0 + 1.0 + 0.5 s, and nothing in the round that was alone
+        ([stalled(True), stalled(True), stalled(False, 0.0)], "others: prefill 40% of the time, 0.8 stalls/s, 4,000 prompt "
+         "tokens/s (0% in 1 round without others, which is noise)"),
+        # no counters: four calm rounds show that the server alone is calm
+        ([stalled(None), *[stalled(None, 0.0)] * 4], "others: prefill 17% of the time"),
+        ([stalled(None), *[stalled(None, 0.0)] * 3], "stalls: 20% of the time"),
+    ],
+)  # fmt: skip
+def test_who_held_the_stream_up(rounds: list[Round], text: str, tmp_path: Path) -> None:
+    session, said = of(tmp_path)
+    for one in rounds:
+        session.add(one)
+    assert text in said[-1].replace(" (0% to 100%)", "")
+    assert "prompts of 60 tokens by the server's count" in session.summary()
+
+
+def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
+    session, said = of(tmp_path)
+    session.add(Round(at=1.0, ttft_s=0.05, gaps=5, watched_s=0.1))
+    session.add(Round(at=2.0, ttft_s=0.05, gaps=63, watched_s=0.1))
+    assert said[0].endswith("5 gaps: too few to tell anything\n")
+    assert said[1].endswith("63 gaps: most chunks came together: no usual gap\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "others"),
+    [
+        ({"ttft_count": 5}, {"ttft_count": 6}, False),
+        ({"ttft_count": 5}, {"ttft_count": 7}, True),
+        ({"ttft_count": 5, "running": 1}, {"ttft_count": 6}, True),
+        ({"ttft_count": 5, "waiting": 1}, {"ttft_count": 6}, True),
+        ({"cache_queries": 100}, {"cache_queries": 160}, False),  # its own 60
+        ({"cache_queries": 100}, {"cache_queries": 161}, True),
+        ({"running": 0}, {"running": 0}, None),
+    ],
+)
+def test_others_by_the_counters(before: dict[str, float], after: dict[str, float], others: bool | None) -> None:
+    samples = [EngineSample(at=0.0, engine="vLLM", **fields) for fields in (before, after)]
+    assert others_between(samples[0], samples[1], 60) is others
+    assert others_between(None, samples[1], 60) is None
+
+
+def test_its_stream_beside_the_counters() -> None:
+    """The server counts each prompt, and those of somebody else; a server without the page is asked for it once."""
+    extra, counted = 0, 0
+
+    def answer(one: Asked) -> tuple[int, Any]:
+        nonlocal counted
+        counted += 1 + extra
+        server.pages["/metrics"] = 200, f"vllm:time_to_first_token_seconds_count {counted}\n"
+        chunk = {"choices": [{"index": 0, "delta": {"content": "a "}}]}
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        usage = {"choices": [], "usage": {"prompt_tokens": 60, "completion_tokens": 32}}
+        return 200, [*[chunk] * 32, end, usage]
+
+    with tiny_server() as server:
+        server.chat = answer
+        server.pages["/metrics"] = 200, "vllm:time_to_first_token_seconds_count 0\n"
+        canary = Canary(Settings(host=server.url), {}, "m", 32)
+        alone = canary.ask()
+        extra = 1
+        beside = canary.ask()
+        canary.close()
+        assert (alone.others, alone.input_tokens, beside.others) == (False, 60, True)
+    with tiny_server() as server:
+        canary = Canary(Settings(host=server.url), {}, "m", 32)
+        server.answer = lambda one: (404, "") if "metrics" in one.path else answer(one)  # type: ignore[method-assign]
+        assert [canary.ask().others for _ in range(3)] == [None] * 3
+        canary.close()
+        assert [path for path in server.paths() if "metrics" in path] == ["/metrics", "/prometheus/metrics"]
 
 
 def test_its_stream() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import gevent
 import requests
 from gevent.event import Event
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
 from locust_llm.client.api import length_fields
@@ -41,6 +42,7 @@ from locust_llm.run.refusals import without_page
 from locust_llm.run.request_form import REFUSED, RequestForm
 from locust_llm.run.signals import leave
 
+from .counters import ServerCounters, others_between
 from .watch import Plan, Session
 
 INPUT_TOKENS: Final = 48
@@ -60,6 +62,9 @@ class Canary:
         self._prompts = Prompts(Lengths(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
         self._form: RequestForm | None = None
         """As the server takes requests; None: that of the settings, as it has refused none."""
+        self._metrics = ServerCounters(settings, headers)
+        self._others: bool | None = None
+        """Someone else was there during the last exchange; None: unknown."""
         self._forced: bool | None = None
         """The server keeps outputs at their length where it is asked to; None: not asked yet."""
 
@@ -80,7 +85,8 @@ class Canary:
             )
         if not record.chunk_us:
             return Round(at=at, error="the answer came in one piece: there are no gaps")
-        return observed(at, [us / 1e6 for us in record.chunk_us])
+        found = observed(at, [us / 1e6 for us in record.chunk_us])
+        return replace(found, input_tokens=record.input_tokens, others=self._others)
 
     def _find_form(self) -> None:
         s, until = self._settings, time.monotonic() + TIMEOUT_S
@@ -104,13 +110,16 @@ class Canary:
             target=where, data=head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
             kind=s.endpoint_type,
         )  # fmt: skip
+        before = self._metrics.read()
         record = exchange(self._line, self._gate, request, 0.0)
+        self._others = others_between(before, self._metrics.read(), record.input_tokens)
         if isinstance(keys := self._headers, KeyHeaders) and keys.expired(prepared.headers, record.status):
             return self._exchange(forced) if keys.another(prepared.headers) else record
         return record
 
     def close(self) -> None:
         self._line.close()
+        self._metrics.close()
 
 
 def command(words: list[str]) -> int:

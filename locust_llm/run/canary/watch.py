@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from prometheus_client.registry import Collector
 from locust_llm.core.text import duration, many
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import open_to_append
-from locust_llm.probe.canary import Load, Round, load
+from locust_llm.probe.canary import MIN_GAPS, Load, Round, calm_seen, load
 
 FILE: Final = "canary.jsonl"
 PREFIX: Final = "locust_llm_canary_"
@@ -42,8 +43,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         an_hour, all_ = (math.ceil(seconds / self.every_s) for seconds in (3600, self.for_s))
         hourly = f" ({an_hour:,} an hour)" if all_ > an_hour else ""
         return (
-            f"at most {many(all_, 'request')}{hourly}, one at a time, each with a prompt of about {self.input_tokens} "
-            f"tokens and an answer of {self.output_tokens}"
+            f"at most {many(all_, 'request')}{hourly}, one at a time, each with a text of about {self.input_tokens} tokens, "
+            f"to which the server adds its template, and an answer of {self.output_tokens}"
         )
 
 
@@ -83,8 +84,12 @@ class Session(Collector):
     @property
     def now(self) -> Load | None:
         """Of the last minutes."""
+        return load(self._recent, self.rounds)
+
+    @property
+    def _recent(self) -> list[Round]:
         last = self.rounds[-1].at if self.rounds else 0.0
-        return load([one for one in self.rounds if one.at > last - self.plan.window_s], self.rounds)
+        return [one for one in self.rounds if one.at > last - self.plan.window_s]
 
     def line(self) -> str:
         """Of the last round, and of the last minutes."""
@@ -93,32 +98,48 @@ class Session(Collector):
             return f"no answer: {one.error}"
         here = f"TTFT {duration(one.ttft_s)}, {many(one.gaps, 'gap')}"
         if one.quiet_s is None:
-            return f"{here}: too few to tell anything"
+            why = "too few to tell anything" if one.gaps < MIN_GAPS else "most chunks came together: no usual gap"
+            return f"{here}: {why}"
         here += f" of {duration(one.quiet_s)}, {many(one.stalls, 'stall')}"
         found = self.now
-        return here if found is None else f"{here:52} | {self.of_others(found)}"
+        return here if found is None else f"{here:52} | {self.of_others(found, self._recent)}"
 
-    def of_others(self, found: Load) -> str:
-        """What others cause, in words."""
+    def of_others(self, found: Load, some: Sequence[Round]) -> str:
+        """What others cause, in words, or why nobody can say so. ``some``: the rounds of ``found``."""
         slower = f"usual gap {found.slower:.0%} above the lowest"
+        counted = [one.others for one in some if one.quiet_s is not None]
+        nobody = all(others is False for others in counted)
         if not found.stalls_per_s:
-            none = f"no stall in {found.watched_s:.0f} s watched (at most {found.most_stalls_per_s:.2g}/s)"
-            return f"others: prefill 0%, {none}; {slower}"
+            who = "nobody else by the server's counters" if nobody else "others: prefill 0%"
+            none = f"no stall in {found.watched_s:.1f} s watched (at most {found.most_stalls_per_s:.2g}/s)"
+            return f"{who}, {none}; {slower}"
         ends = "" if found.low is None or found.high is None else f" ({found.low:.0%} to {found.high:.0%})"
-        text = f"others: prefill {found.lost:.0%} of the time{ends}, {found.stalls_per_s:.2g} stalls/s"
+        stalled = f"{found.lost:.0%} of the time{ends}, {found.stalls_per_s:.2g} stalls/s"
+        if nobody:
+            noise = "noise of the server or its machine"
+            return f"nobody else by the server's counters: {noise} held the stream up {stalled}; {slower}"
+        if not any(counted) and not calm_seen(self.rounds):
+            either = "others' prefills or the server's own noise, no quiet time was seen yet to tell them apart"
+            return f"stalls: {stalled} ({either}); {slower}"
+        text = f"others: prefill {stalled}"
         if self.plan.token_s is not None:
             tokens, low, high = found.tokens_per_s(self.plan.token_s)
             reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
             text += f", {_about(tokens)} prompt tokens/s{reach}"
+        alone = load([one for one in some if one.others is False], self.rounds)
+        if alone is not None:
+            text += f" ({alone.lost:.0%} in {many(alone.rounds, 'round')} without others, which is noise)"
         return f"{text}; {slower}"
 
     def summary(self) -> str:
         """Of all rounds."""
         said = f"{many(len(self.rounds), 'round')}, {self.failed} without an answer, in {self._folder / FILE}"
+        counts = [one.input_tokens for one in self.rounds if one.input_tokens is not None]
+        prompts = f", prompts of {median(counts):.0f} tokens by the server's count" if counts else ""
         found = load(self.rounds, self.rounds)
         if found is None:
-            return f"{said}. No round had enough tokens to tell what others do."
-        return f"{said}.\nTTFT {duration(found.ttft_s)} (median); {self.of_others(found)}."
+            return f"{said}{prompts}. No round had enough gaps to tell what others do."
+        return f"{said}{prompts}.\nTTFT {duration(found.ttft_s)} (median); {self.of_others(found, self.rounds)}."
 
     def collect(self) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",))
@@ -127,12 +148,14 @@ class Session(Collector):
         yield counter
         if not self.rounds or self.rounds[-1].error or (found := self.now) is None:
             return  # the last values would look like a server that answers
+        others = self.rounds[-1].others
         tokens = (None, None, None) if self.plan.token_s is None else found.tokens_per_s(self.plan.token_s)
         for name, text, value in (
-            ("prefill_share", "Share of a stream's time that prefills of others take", found.lost),
+            ("prefill_share", "Share of a stream's time lost in stalls, by others or by noise", found.lost),
             ("prefill_share_low", "Lower end of its 95% interval", found.low),
             ("prefill_share_high", "Upper end of its 95% interval", found.high),
-            ("stalls_per_second", "Stalls by prefills of others", found.stalls_per_s),
+            ("others_present", "1: the server counted requests of others beside the last canary", others),
+            ("stalls_per_second", "Stalls by prefills of others or by noise", found.stalls_per_s),
             ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token", tokens[0]),
             ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
             ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),

@@ -1,0 +1,66 @@
+"""The server's counters around a canary stream: whether anybody else was there."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from locust_llm.client.exchange import UserConnection
+from locust_llm.client.fetch import OK, FetchFailed, fetch
+from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, grown, read
+from locust_llm.core.settings import Settings
+from locust_llm.run.address import url_of
+
+TIMEOUT_S: Final = 2.0
+"""For a whole page."""
+
+
+class ServerCounters:
+    """Reads the server's page of metrics when it is asked to. A server without one is asked once."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
+        self._settings, self._headers, self._line = settings, headers, UserConnection()
+        self._paths: tuple[str, ...] = PATHS
+
+    def read(self) -> EngineSample | None:
+        for path in self._paths:
+            try:
+                sample = self._read(path)
+            except FetchFailed:
+                return None  # it may answer the next time
+            if sample is not None:
+                self._paths = (path,)
+                return sample
+        if self._paths == PATHS:
+            self._paths = ()
+        return None
+
+    def _read(self, path: str) -> EngineSample | None:
+        """Raises FetchFailed."""
+        s, at = self._settings, time.time()
+        verify = False if s.insecure else authorities()
+        url = url_of(s.host, path)
+        answer = fetch("GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S)
+        if answer.status != OK:
+            return None
+        samples = read([answer.body.decode("utf-8", "replace")], at)
+        return next((sample for sample in samples if sample.engine != DCGM), None)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def others_between(before: EngineSample | None, after: EngineSample | None, own_tokens: int | None) -> bool | None:
+    """The counters grew by more than one request of ``own_tokens``, or somebody was there before it. None: the server
+    counts neither requests nor prompt tokens."""
+    if before is None or after is None:
+        return None
+    if before.running or before.waiting:
+        return True
+    first_tokens = grown([before, after], "ttft_count")
+    if first_tokens is not None:
+        return first_tokens > 1
+    prompt_tokens = grown([before, after], "cache_queries")
+    if prompt_tokens is None or own_tokens is None:
+        return None
+    return prompt_tokens > own_tokens
