@@ -284,9 +284,10 @@ class Lease:
         if share.number > self.number:  # else it was overtaken by a later one, or comes again
             self.number, self._share, self._exhausted = share.number, share.share, False
             self._last = None if share.turns is None else gate.admitted + share.turns
-            self._reported = self._reported._replace(reserved=max(self._reported.reserved, share.share or 0))
         gate.limit, self._wanted = share.limit, share.wanted
         usable = 0 if self._exhausted or gate.lapsed else self._share
+        # what the control believes from here on, though no status has it: after a lapse with the number that there was
+        self._reported = self._reported._replace(reserved=max(self._reported.reserved, usable or 0))
         if usable != gate.share:
             gate.set_share(usable)
         if usable is not None and (before is None or usable < before):

@@ -34,6 +34,21 @@ def test_nobody_is_admitted_without_a_lease() -> None:
     one.close()
 
 
+def test_a_turn_that_came_before_its_lease_is_reported_when_it_is_over() -> None:
+    """Its last status says that it uses nothing: the others wait for the next one, which is due at once."""
+    one = LeasedGate(users=1)
+    one.lease.renew(Share(1, 1, turns=1, limit=1, wanted=True))
+    one.report_due()
+    assert one.gate.used == 0
+    one.lease.renew(Share(1, 1, turns=1, limit=1, wanted=True), at=one.now)
+    turn()
+    assert one.gate.used == 1
+    one.due.clear()
+    one.go()
+    assert one.due.is_set()
+    one.close()
+
+
 def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_queue() -> None:
     one = LeasedGate(users=1)
     one.lease.renew(Share(1, 1), at=50.0)

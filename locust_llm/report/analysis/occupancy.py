@@ -78,6 +78,36 @@ def gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
     )
 
 
+def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+    """Of each request, for how long it waited at the gate though a permit was free: the load generator had not handed it
+    over yet. A row a request, in seconds.
+
+    Where more requests waited than permits were free, each has its part of them. With a permit free of two, and three that
+    wait, the next two would have shared it: half of the time of each.
+    """
+    asked, admitted, freed, first, closed = (
+        requests[name].to_numpy(np.float64)
+        for name in ("asked_at", "admitted_at", "freed_at", "first_chunk_at", "closed_at")
+    )
+    changes = [change for change in sorted(limits, key=lambda change: change.at) if change.limit is not None]
+    if (
+        not changes or (requests["attempt"].to_numpy(np.float64) > 1).any()
+    ):  # attempts before had permits, and have no row
+        return np.zeros(len(requests))
+    until = np.where(np.isnan(admitted), closed, admitted)
+    waiting, held = _real(asked, until), _real(admitted, np.fmin(np.fmin(first, freed), closed))
+    changed_at = np.array([change.at for change in changes], np.float64)
+    at = np.unique(np.concatenate([changed_at, *waiting, *held]))
+    limit = np.array([0.0, *(change.limit or 0 for change in changes)])[np.searchsorted(changed_at, at, side="right")]
+    wanted = np.minimum(_level(waiting, at), limit)
+    free = np.clip(limit - _level(held, at), 0.0, wanted)
+    unused = np.divide(free, wanted, out=np.zeros(len(at)), where=wanted > 0)
+    total = np.zeros(len(at))
+    np.cumsum(unused[:-1] * np.diff(at), out=total[1:])
+    found = np.interp(until, at, total) - np.interp(asked, at, total)
+    return np.where(until > asked, found, 0.0)
+
+
 def thinned(levels: Occupancy, points: int) -> pd.DataFrame:
     """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted mean of each level
     over an equal share of the time; ``limit`` is the one at the middle."""

@@ -12,6 +12,7 @@ from locust_llm.report.results.waterfall import (
     HISTOGRAMS,
     LATE,
     NETWORK,
+    PERMIT,
     PREFILL,
     QUEUE,
     REQUESTS,
@@ -47,6 +48,8 @@ RULES: Final = {
     LATE: "The load generator sent late: too few users, or too little CPU.",
     RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
     GATE: "A higher prefill limit moves this to the server, and the sum stays about the same.",
+    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: use fewer processes "
+    "(--processes), or a machine with more CPU.",
     CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this machine's CPU.",
     NETWORK: "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
     HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "

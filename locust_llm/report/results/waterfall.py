@@ -12,6 +12,7 @@ TO_DUE: Final = "ttft_from_due"
 LATE: Final = "late"
 RETRIES: Final = "retries"
 GATE: Final = "gate"
+PERMIT: Final = "permit"
 CONNECT: Final = "connect"
 SEND: Final = "send"
 NETWORK: Final = "network"
@@ -22,7 +23,7 @@ SERVER: Final = "server"
 CLIENT: Final = "client"
 UNATTRIBUTED: Final = "unattributed"
 TO_FIRST: Final = (
-    LATE, RETRIES, GATE, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT, UNATTRIBUTED
+    LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT, UNATTRIBUTED
 )  # fmt: skip
 """Parts from due to the first token, in the order in which they come."""
 DECODE: Final = "decode"
@@ -41,6 +42,7 @@ NAMES: Final = {
     LATE: "late send (load generator)",
     RETRIES: "earlier attempts",
     GATE: "the gate",
+    PERMIT: "permit on its way (load generator)",
     CONNECT: "connecting",
     SEND: "sending",
     NETWORK: "network and front end",

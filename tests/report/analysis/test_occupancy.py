@@ -11,7 +11,7 @@ from support.records import UNIX, answered, failed
 from locust_llm.core.record import Record
 from locust_llm.core.run import LimitChange
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.occupancy import Occupancy, gate_use, occupancy, thinned
+from locust_llm.report.analysis.occupancy import Occupancy, gate_use, occupancy, thinned, unused_permit_s
 
 
 def swept(*records: Record, limits: tuple[tuple[float, int | None], ...] = ((0.0, 1),)) -> Occupancy:
@@ -149,3 +149,18 @@ def at_moment(records: list[Record], moment: float, gated: bool) -> tuple[int, i
         waiting += admitted is not None and r.asked_at <= moment < admitted
         decoding += first is not None and first <= moment < r.closed_at
     return used, waiting, decoding
+
+
+def test_the_wait_for_a_permit_that_was_free() -> None:
+    """Limit 2. One permit is held from 10 to 12. Two requests wait from 10.5 to 11.5: of the one that is free each would
+    have half, 0.5 s. The third waits alone from 12 to 13, when both are free."""
+    records = [
+        answered(2000, sent_at=10.0, admitted_at=10.0),
+        *[answered(100, sent_at=11.5, asked_at=10.5, admitted_at=11.5)] * 2,
+        answered(100, sent_at=13.0, asked_at=12.0, admitted_at=13.0),
+    ]
+    requests = collect(records).requests
+    found = unused_permit_s(requests, [LimitChange(UNIX, 2)])
+    assert found.tolist() == pytest.approx([0.0, 0.5, 0.5, 1.0], abs=1e-6)
+    assert unused_permit_s(requests, [LimitChange(UNIX, 1)]).tolist() == pytest.approx([0, 0, 0, 1.0], abs=1e-6)
+    assert unused_permit_s(requests, []).tolist() == [0.0] * 4

@@ -124,11 +124,29 @@ def test_a_limit_that_was_raised_meanwhile_was_lower_when_a_request_came() -> No
 
 
 def test_two_processes_have_half_of_the_slots_each() -> None:
-    """Of two slots a process has one, and of four two. One is taken, by whom is not asked."""
+    """Of two slots a process has one, and of four two. One is taken, by whom is not asked. One of two is free, and on
+    its way from the other process."""
     wait = {"due_at": 10.0, "asked_at": 10.0, "admitted_at": 10.15, "sent_at": 10.15, "worker": "b"}
     taken = answered(200, 900, id="first", limit=2, sent_at=9.95, admitted_at=9.95, worker="a")
-    assert parts(cut([taken, answered(50, 60, id="a", limit=2, **wait)]), 1) == {"gate": 150, "server": 50}
+    two = (LimitChange(UNIX, 2),)
+    assert parts(cut([taken, answered(50, 60, id="a", limit=2, **wait)], limits=two), 1) == {
+        "permit": 150,
+        "server": 50,
+    }
     assert parts(cut([taken, answered(50, 60, id="a", limit=4, **wait)]), 1) == {"late": 150, "server": 50}
+
+
+def test_a_permit_that_is_on_its_way_between_processes_is_no_gate() -> None:
+    """The limit is one. The other process holds it from 9.95 to 10.05, and the one that waits from 10 on has it at 10.15."""
+    one = (LimitChange(UNIX, 1),)
+    taken = answered(100, 900, id="first", limit=1, sent_at=9.95, admitted_at=9.95, worker="a")
+    wait = {"due_at": 10.0, "asked_at": 10.0, "admitted_at": 10.15, "sent_at": 10.15, "limit": 1}
+    here = answered(50, 60, id="a", worker="b", **wait)
+    assert parts(cut([taken, here], limits=one), 1) == {"gate": 50, "permit": 100, "server": 50}
+    assert parts(cut([taken, answered(50, 60, id="a", worker="a", **wait)], limits=one), 1) == {
+        "gate": 150,
+        "server": 50,
+    }
 
 
 def test_chunks_that_were_sent_together_are_not_put_down_to_the_reader() -> None:
