@@ -45,6 +45,10 @@ INCONCLUSIVE: Final = "INCONCLUSIVE"
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+SHOWN_CHARS: Final = 80
+"""Of a part of a rule, in a message about it."""
+MAX_RULE_CHARS: Final = 10_000
+"""Longer than 100 conditions with their names."""
 MAX_CONDITIONS: Final = 100
 """Of a rule: each is held against every request, and all of them stand in every report."""
 WITHIN: Final = "within"
@@ -193,9 +197,11 @@ def _depends_on_reader(word: str) -> bool:
 def parse(text: str) -> Rule:
     """A rule from its text. Raises ValueError of one sentence: the mistake, and what is possible."""
     try:
+        if len(text) > MAX_RULE_CHARS:
+            refuse(f"it has {len(text):,} characters, and at most {MAX_RULE_CHARS:,} are possible")
         return _rule(text.strip())
     except ValueError as error:
-        raise ValueError(f"SLO {short(text.strip(), 80)!r}: {error}") from None
+        raise ValueError(f"SLO {short(text.strip(), SHOWN_CHARS)!r}: {error}") from None
 
 
 def goodput(text: str) -> tuple[Condition, ...]:
@@ -226,10 +232,10 @@ _GIVEN: Final = re.compile(r"\bgiven\b", re.IGNORECASE)
 _AND: Final = re.compile(r"\band\b", re.IGNORECASE)
 _WITHIN: Final = re.compile(rf"\b{WITHIN}\b", re.IGNORECASE)
 _ROOM: Final = re.compile(
-    rf'(?P<room>.*?)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?', re.IGNORECASE | re.DOTALL
+    rf'(?P<room>.*?)(?<!\s)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?', re.IGNORECASE | re.DOTALL
 )
 _LIMIT: Final = re.compile(r"(?P<left>[^<>=!]*?)\s*(?P<op>[<>=!]+)\s*(?P<limit>.*)", re.DOTALL)
-_NUMBER: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL)
+_NUMBER: Final = re.compile(r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL)
 
 
 def _rule(text: str) -> Rule:
@@ -341,7 +347,7 @@ def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[fl
     there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
-        refuse(f"{text.strip()!r} is not a limit: write a number and its unit ({there})")
+        refuse(f"{short(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number and its unit ({there})")
     value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
     if units is RATE and not unit:
         unit = "/s"
@@ -356,14 +362,14 @@ def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[fl
 def _statistic(text: str, measure: Measure) -> str:
     stat = text.lower()
     if measure.metric is None and stat:
-        refuse(f"{measure.word} is one number: leave out {text}")
+        refuse(f"{measure.word} is one number: leave out {short(text, SHOWN_CHARS)}")
     if measure.metric is not None and not stat:
         refuse(f"{measure.word} needs a statistic: {STATISTICS}")
     if stat in ("", "avg", "min", "max"):
         return stat
     match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
     if not match:
-        refuse(f"unknown statistic {text}: there are {STATISTICS}")
+        refuse(f"unknown statistic {short(text, SHOWN_CHARS)}: there are {STATISTICS}")
     if not 0 < float(match[1]) < 100:
         refuse(f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)")
     return f"p{plain(float(match[1]))}"

@@ -24,7 +24,7 @@ Predicate = Callable[[Any], Any]
 
 QUOTED: Final = r'"(?:[^"]|"")*+"'
 """A value in double quotes, doubled inside."""
-_PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",]*[^",\s])\s*(?:,|$)')
+_PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)')
 
 
 def selectors(text: str) -> tuple[tuple[str, str], ...]:

@@ -1,11 +1,14 @@
 """The grammar of SLO rules: what each text means, that its canonical form means the same, and what mistakes are told."""
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.core.sweep import AXES
-from locust_llm.slo.grammar import Condition, Rule, goodput, parse
+from locust_llm.slo.grammar import MAX_RULE_CHARS, Condition, Rule, goodput, parse
 from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
 from locust_llm.slo.selectors import STAGES, lengths
 
@@ -273,3 +276,37 @@ def test_no_word_or_tag_means_two_things() -> None:
     names = [name for m in MEASURES for name in {m.word, m.tag}]
     assert len(names) == len(set(names))
     assert all(BY_WORD[word].units in (RATE, SHARE) for word in GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("before", "middle", "behind"),
+    [
+        ("ttft p95 < ", "1", "x"),
+        ("ttft p95 < .", "1", "e"),
+        ("ttft p95", " ", ""),
+        ("ttft p95 < 1s", " ", "x"),
+        ("ttft p95 within 5%", " ", "of"),
+        ("ttft{name=", " ", "} p95 < 1s"),
+        ("ttft{name=a", " ", "x y} p95 < 1s"),
+        ("ttft{", '"', "} p95 < 1s"),
+        ("", "warn", ": ttft p95 < 1s"),
+    ],
+)
+def test_a_long_rule_takes_no_long_time_and_no_long_message(before: str, middle: str, behind: str) -> None:
+    """A form of the page has rules: the time must not grow with the square of their length."""
+    most = (MAX_RULE_CHARS - len(before) - len(behind)) // len(middle)
+    began = time.process_time()
+    for count in (most, 20 * most):
+        with suppress(ValueError):
+            parse(before + middle * count + behind)
+    assert time.process_time() - began < 0.1
+    with pytest.raises(ValueError, match="characters, and at most 10,000 are possible") as refused:
+        parse(before + middle * 20 * most + behind)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_message_shows_the_beginning_of_a_long_limit() -> None:
+    for rule in ("ttft p95 < " + "x" * 9000, "ttft " + "x" * 9000 + " < 1s"):
+        with pytest.raises(ValueError, match=r"x\.\.\.") as refused:
+            parse(rule)
+        assert len(str(refused.value)) < 400
