@@ -23,6 +23,8 @@ MERGED: Final = "merged chunks"
 READ_LAG: Final = "read lag p99"
 SEND_LAG: Final = "send after admission p99"
 LOOP_LAG: Final = "event loop lag p99"
+PERMIT_LAG: Final = "wait for a free permit p99"
+"""Of the prefill limit, of several processes: it was on its way between them."""
 TTFT_OFF: Final = "TTFT error of sentinel streams, p99"
 GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
@@ -45,6 +47,9 @@ IDLE_ADVICE: Final = (
 )
 BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
 """After IDLE_ADVICE, where the locustfile is the user's."""
+PERMIT_ADVICE: Final = (
+    "Use fewer processes (--processes), or a machine with more CPU: permits take too long between them."
+)
 CPU_WAIT_ADVICE: Final = (
     "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
 )
@@ -70,6 +75,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The largest from admission to send."""
     late_share: float | None = None
     """Of the time from admission to the end of all requests: how much of it was before their sends."""
+    permit_lag_p99_ms: float | None = None
+    """At the gate, while a permit was free."""
+    due_p99_ms: float | None = None
+    """Of TTFT from due."""
     loop_lag_p99_ms: float | None = None
     cpu_share: float | None = None
     """Of one core, mean over the run."""
@@ -179,6 +188,11 @@ def signals(e: Evidence) -> Iterator[Signal]:
         yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", Limit(250.0), note=few_answers)
     if e.send_lag_p99_ms is not None:
         yield _sending(e, e.send_lag_p99_ms)
+    if e.permit_lag_p99_ms is not None:
+        # a hand-over is four messages: 4 ms on an idle machine, 40 ms where each takes 10 ms
+        name = "TTFT from due p99"
+        degraded, invalid = limit_of(20.0, 0.1, e.due_p99_ms, name), limit_of(100.0, 0.5, e.due_p99_ms, name)
+        yield Signal(PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests))
     if e.loop_lag_p99_ms is not None:
         yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", Limit(250.0))
     if e.cpu_share is not None:
@@ -233,9 +247,17 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     return Verdict(
         level,
         tuple(f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
-        advice_for([e for _, e in bad]),
+        _advice(bad),
         dict(lowering),  # of the worst process
     )
+
+
+def _advice(bad: Sequence[tuple[Signal, Evidence]]) -> str:
+    """What can help against these signals of these processes."""
+    waits = any((e.cpu_wait_share or 0.0) >= WAITS for _, e in bad)
+    if not waits and all(signal.what == PERMIT_LAG for signal, _ in bad):
+        return PERMIT_ADVICE
+    return advice_for([e for _, e in bad])
 
 
 def advice_for(slow: Sequence[Evidence]) -> str:

@@ -15,6 +15,7 @@ from .client_verdict import (
     LOOP_LAG,
     MERGED,
     OK,
+    PERMIT_LAG,
     READ_LAG,
     SEND_LAG,
     TTFT_HIGH,
@@ -65,6 +66,7 @@ DOUBTS: Final = {
     ),
     READ_LAG: Doubt("answers were read late", _LATE),
     SEND_LAG: Doubt("requests were sent late", _LATE),
+    PERMIT_LAG: Doubt("permits of the prefill limit were late", _LATE),
     LOOP_LAG: Doubt("the event loop was late", _LATE),
     CPU_WAIT: Doubt("there was no free core", _LATE),
     TTFT_OFF: Doubt("TTFT of sentinel streams is off", _each((*FIRST, "request_latency", *SHARES, "reading_stall"), EITHER)),
@@ -78,7 +80,7 @@ BOUNDING: Final = (TTFT_HIGH, MERGED, TTFT_OFF, GAPS_OFF)
 sentinels."""
 OF_RECORDS: Final = (TTFT_HIGH, MERGED)
 """Of these, what the stamps around merged chunks bound."""
-DELAYS: Final = (READ_LAG, SEND_LAG, LOOP_LAG, CPU_WAIT)
+DELAYS: Final = (READ_LAG, SEND_LAG, PERMIT_LAG, LOOP_LAG, CPU_WAIT)
 """No latency is off by more than the delays of the load generator were: in a closed loop a request that is sent later by so
 much makes the others shorter by that much at most, in a queue that is served in order likewise."""
 MAIN: Final = {

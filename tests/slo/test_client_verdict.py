@@ -25,6 +25,8 @@ from locust_llm.slo.client_verdict import (
     INVALID,
     NO_CORE_ADVICE,
     OK,
+    PERMIT_ADVICE,
+    PERMIT_LAG,
     Evidence,
     Verdict,
     judge,
@@ -217,6 +219,12 @@ def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) 
          "TTFT p99 may be too high by 230 ms (merged first chunks; limit 10% of TTFT p99 = 213 ms)"),
         ({"ttft_p99_least_ms": 100.0, "ttft_p99_ms": 150.0},
          "TTFT p99 may be too high by 50.0 ms (merged first chunks; limit 20.0 ms, as 10% of TTFT p99 is less)"),
+        ({"permit_lag_p99_ms": 150.0, "due_p99_ms": 1000.0},
+         "wait for a free permit p99 150 ms (limit 10% of TTFT from due p99 = 100 ms)"),
+        ({"permit_lag_p99_ms": 30.0, "due_p99_ms": 100.0},
+         "wait for a free permit p99 30.0 ms (limit 20.0 ms, as 10% of TTFT from due p99 is less)"),
+        ({"permit_lag_p99_ms": 501.0, "due_p99_ms": 1000.0},
+         "wait for a free permit p99 501 ms (limit 50% of TTFT from due p99 = 500 ms)"),
         ({"ttft_off_ms": 5.0}, "TTFT error of sentinel streams, p99 5.0 ms (limit 2% of TTFT p99 = 4.0 ms)"),
         ({"ttft_off_ms": 5.0, "ttft_compared_ms": 100.0},
          "TTFT error of sentinel streams, p99 5.0 ms (limit 2% of the least TTFT compared = 2.0 ms)"),
@@ -271,6 +279,16 @@ def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> No
     assert only.ttft_p99_ms == pytest.approx(100)  # of 100 and 300 the second largest
     levels = [verdict.level for verdict in map(judge, ([a, b], [only])) if verdict is not None]
     assert levels == [OK, INVALID]
+
+
+def test_fewer_processes_are_for_permits_that_are_late() -> None:
+    late = {"permit_lag_p99_ms": 150.0, "due_p99_ms": 1000.0}
+    verdict = judge([told(**late), told("b")])
+    assert verdict is not None
+    assert (verdict.level, verdict.advice, verdict.signals) == (DEGRADED, PERMIT_ADVICE, {PERMIT_LAG: DEGRADED})
+    waits = judge([told(**late, cpu_wait_share=0.1)])
+    assert waits is not None
+    assert waits.advice == CPU_WAIT_ADVICE
 
 
 @pytest.mark.parametrize(

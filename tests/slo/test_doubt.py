@@ -73,8 +73,8 @@ def test_what_can_only_become_safer_stays(rule: str, holds: bool | None, error: 
 def test_every_signal_has_a_row_and_every_word_is_one() -> None:
     every = Evidence(
         worker="local", requests=9, ttft_p99_ms=1.0, ttft_p99_least_ms=1.0, merged_share=0.0, read_lag_p99_ms=1.0,
-        send_lag_p99_ms=1.0, loop_lag_p99_ms=1.0, cpu_share=0.1, cpu_wait_share=0.1, ttft_off_ms=1.0, gap_off_ms=1.0,
-        gap_p99_ms=1.0,
+        send_lag_p99_ms=1.0, permit_lag_p99_ms=1.0, loop_lag_p99_ms=1.0, cpu_share=0.1, cpu_wait_share=0.1, ttft_off_ms=1.0,
+        gap_off_ms=1.0, gap_p99_ms=1.0,
     )  # fmt: skip
     assert {signal.what for signal in signals(every) if signal.decides} <= DOUBTS.keys()
     assert {word for doubt in DOUBTS.values() for word in doubt.errors} <= BY_WORD.keys()

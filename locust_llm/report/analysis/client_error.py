@@ -21,6 +21,7 @@ from locust_llm.slo.metrics import BY_WORD, GIVEN, PER_USER, RATE, TIME
 
 from .censoring import reach_of_merged, tokens_later
 from .gaps import Gaps
+from .occupancy import permit_lag_s
 from .selection import Selection, ratio
 from .slo_figures import ENDLESS_US, Evaluation, Found, bounds_of, figure, gaps_of, selected
 
@@ -115,9 +116,10 @@ def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> fl
 
 
 def delays_s(seen: Evaluation) -> float:
-    """How late the load generator was at most: its sends, its reads, its event loop."""
+    """How late the load generator was at most: its sends, its reads, its permits, its event loop."""
     main = seen.main
     known = [main["sent_at"] - main["admitted_at"], main["read_lag_us"] / 1e6]
+    known.append(permit_lag_s(main.requests, seen.run.limits)[main.chosen])
     largest = [float(values[~np.isnan(values)].max(initial=0.0)) for values in known]
     loop_ms = max((health.loop_lag_p99_ms for health in seen.run.health), default=0.0)
     return max(*largest, BEYOND_P99 * loop_ms / 1e3, OFF_MS[1] / 1e3)

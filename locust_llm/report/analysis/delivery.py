@@ -11,7 +11,7 @@ from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.run import Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.results.load import Delivery, Overload
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, Verdict
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, PERMIT_LAG, Verdict
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.slo.doubt import DELAYS
 
@@ -257,7 +257,8 @@ def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
     """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
     well. Only where it was late itself is the load generator a cause: merged chunks keep nobody from sending."""
-    if held_by_limit(d) or d.at_gate > (d.due - d.sent) / 2:
+    late_permits = verdict is not None and PERMIT_LAG in verdict.signals  # then the gate was free for those at it
+    if held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
         return GATE
     late = _level_of_delays(verdict)
     busiest = max((health.cpu_share for health in run.health), default=0.0)

@@ -108,6 +108,13 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     return np.where(until > asked, found, 0.0)
 
 
+def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+    """The same where several processes hand permits to each other; 0 of one process, which hands them on at once."""
+    if requests["worker"].nunique() < 2:
+        return np.zeros(len(requests))
+    return unused_permit_s(requests, limits)
+
+
 def thinned(levels: Occupancy, points: int) -> pd.DataFrame:
     """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted mean of each level
     over an equal share of the time; ``limit`` is the one at the middle."""

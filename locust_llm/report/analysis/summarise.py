@@ -39,7 +39,7 @@ from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
 from .judge import judge_rules, judge_sweep, overall
-from .occupancy import Occupancy, gate_use, occupancy
+from .occupancy import Occupancy, gate_use, occupancy, permit_lag_s
 from .outages import outages
 from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
@@ -114,8 +114,20 @@ def summarise(
 
 def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, experiment: Experiment | None) -> tuple[Evidence, ...]:
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
+    if run.imported:  # they are of another load generator
+        return ()
     found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
-    return () if run.imported else found  # they are of another load generator
+    if len(found) < 2 or not run.limits:
+        return found
+    permit_s = permit_lag_s(main.requests, run.limits)
+    return tuple(_with_permits(one, main, permit_s) for one in found)
+
+
+def _with_permits(one: Evidence, main: Selection, permit_s: Floats) -> Evidence:
+    """``permit_s``: how long each request waited at the gate while a permit was free, of all processes."""
+    part = main.only(main.requests["worker"] == one.worker)
+    due_p99_ms = _p99_ms(part.outcome(OK)["ttft_from_due_s"])
+    return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]), due_p99_ms=due_p99_ms)
 
 
 def _of_rules(

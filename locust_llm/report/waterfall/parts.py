@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.run import LimitChange
-from locust_llm.report.analysis.occupancy import unused_permit_s
+from locust_llm.report.analysis.occupancy import permit_lag_s
 from locust_llm.report.results.waterfall import (
     BETWEEN,
     CLIENT,
@@ -108,9 +108,7 @@ def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[s
     waited = np.where(given_up, _whole((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s"))
     gated = any(change.limit is not None for change in limits)
     gate = np.where((gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0)
-    permit = np.zeros_like(gate)
-    if requests["worker"].nunique() > 1:  # one process hands a permit on at once
-        permit = np.minimum(_whole(unused_permit_s(requests, limits) * 1e6), gate)
+    permit = np.minimum(_whole(permit_lag_s(requests, limits) * 1e6), gate)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)

@@ -24,7 +24,7 @@ from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from locust_llm.slo.client_verdict import CPU_WAIT, DEGRADED, INVALID, MERGED, SEND_LAG, TTFT_HIGH, Verdict
+from locust_llm.slo.client_verdict import CPU_WAIT, DEGRADED, INVALID, MERGED, PERMIT_LAG, SEND_LAG, TTFT_HIGH, Verdict
 
 
 def open_run(due: int, never_started: int = 0, limits: tuple[tuple[float, int], ...] = (), **settings: object) -> Run:
@@ -373,6 +373,8 @@ def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> No
     merged = Verdict(DEGRADED, ("merged chunks 12.1% (limit 5.0%)",), signals={MERGED: DEGRADED})
     found = delivered(records, run, merged)
     assert (found.sent, found.at_gate, found.cause) == (53, 10, "gate")
+    slow = Verdict(DEGRADED, ("so",), signals={PERMIT_LAG: DEGRADED})
+    assert delivered(records, run, slow).cause == "client"  # a permit was free, and on its way
     assert delivered(records, replace(run, limits=()), merged).cause == "end"  # without a gate nobody waited at one
     said = delivery_line(summarise(collect(records), run))
     assert said is not None

@@ -314,3 +314,15 @@ def test_tiles_are_of_what_users_waited_and_of_each_name() -> None:
     records = [*[answered(50, 60)] * 6, *[answered(900, 910, name="rag")] * 3]
     named = [(name, figure) for name, figure, _ in tiles(summarise(collect(records), a_run()), a_run())]
     assert named[:3] == [("TTFT, chat, p50", "50 ms"), ("TTFT, rag, p50", "900 ms"), ("Output tokens", named[2][1])]
+
+
+def test_permits_that_are_late_between_processes_are_the_load_generators_delay() -> None:
+    """The limit is one. b waits a second for a permit that nobody has, which is half of its TTFT from due."""
+    run = a_run(limits=((0.0, 1),))
+    here = [answered(1000, 1010, worker="a", sent_at=10.0, admitted_at=10.0)]
+    there = [answered(1000, 1010, worker="b", sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
+    found = {one.worker: one for one in summarise(collect([*here, *there]), run).evidence}
+    assert (found["a"].permit_lag_p99_ms, found["b"].permit_lag_p99_ms) == pytest.approx((0.0, 1000.0), abs=1e-3)
+    assert found["b"].due_p99_ms == pytest.approx(2000.0)
+    one_process = [answered(1000, 1010, sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
+    assert summarise(collect(one_process), run).evidence[0].permit_lag_p99_ms is None
