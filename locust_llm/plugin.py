@@ -37,11 +37,13 @@ from locust_llm.run.frames import check_frames
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
 from locust_llm.run.locust_table import (
+    count_otherwise,
     in_rows_of,
     keep_no_copies_of_rows,
     of_others,
     three_digits_in_locust,
     without_tables,
+    write_csv_to_the_end,
 )
 from locust_llm.run.message import Message
 from locust_llm.run.options import FURTHER, add_options, keep_locusts_defaults, look_through, settings_of
@@ -66,6 +68,7 @@ logger = logging.getLogger("locust_llm")
 
 keep_locusts_defaults()
 three_digits_in_locust()
+write_csv_to_the_end()
 check_frames()
 withhold()
 FURTHER.extend((upload.mistakes, telemetry.mistakes))
@@ -323,6 +326,8 @@ class Plugin:
             without_tables()
             if line := of_others(self._runner.stats, self._names()):
                 self._report += f"{line}\n"
+        if line := self._counted_otherwise():
+            self._report += f"{line}\n"
         outcome = _with_locusts(self._outcome, self._environment, self._runner)
         self._environment.process_exit_code = decide_exit_status(outcome._replace(refused=self._refused))
         discard_if_unread()
@@ -336,6 +341,14 @@ class Plugin:
     def _ours(self) -> int:
         """Requests that are, without which Locust's tables have everything there is."""
         return 0 if self._shown is None else self._shown.live_stats.counts.total()
+
+    def _counted_otherwise(self) -> str:
+        """In Locust's own files, where there are some."""
+        options = self._environment.parsed_options
+        if self._shown is None or not any(getattr(options, name, None) for name in ("csv_prefix", "html_file")):
+            return ""
+        stats = self._shown.live_stats
+        return count_otherwise(stats.counts, stats.profiled)
 
     def _names(self) -> set[str]:
         """Of our requests."""

@@ -9,7 +9,7 @@ import locust.stats
 
 from locust_llm.core.failures import kind_of
 from locust_llm.core.histogram import percentiles, three_digits
-from locust_llm.core.record import RETRIED
+from locust_llm.core.record import CANCELLED, CUT, RETRIED
 from locust_llm.core.text import clean, cut, duration, many
 
 ROWS: Final = ("TTFT", "ITL", "gate wait")
@@ -42,6 +42,39 @@ def of_others(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
     why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
     said = f"Beside the LLM requests (self.client): {many(count, 'request')}{p95}, {failed} failed{why}"
     return f"{cut(clean(said), MAX_LINE)}; --verbose has Locust's tables"
+
+
+def count_otherwise(counts: Counter[str], profiled: int) -> str:
+    """A sentence where Locust's own files count other requests, or other failures, than the report does; empty where they
+    do not. ``counts``: our requests by outcome; ``profiled``: those of the profiling phase."""
+    others, given_up = counts.total() - profiled, counts[CUT] + counts[CANCELLED]
+    parts = []
+    if others:
+        parts.append(f"{many(others, 'request')} of the warmup or of other phases")
+    if given_up:
+        parts.append(f"{many(given_up, 'cut or cancelled request')}, as failures")
+    if not parts:
+        return ""
+    return f"Locust's own files (--csv, --html) also count {' and '.join(parts)}. The report does not."
+
+
+def write_csv_to_the_end() -> None:
+    """Locust writes its files of ``--csv`` once a second, and closes them without what came after that."""
+    close = locust.stats.StatsCSVFileWriter.close_files
+
+    def close_with_last_rows(self: locust.stats.StatsCSVFileWriter) -> None:
+        for file, write, writer in (
+            (self.requests_csv_filehandle, self.requests_csv, self.requests_csv_writer),
+            (self.failures_csv_filehandle, self.failures_csv, self.failures_csv_writer),
+            (self.exceptions_csv_filehandle, self.exceptions_csv, self.exceptions_csv_writer),
+        ):
+            file.seek(0)
+            write(writer)
+            file.truncate()
+        close(self)
+
+    if close.__name__ != close_with_last_rows.__name__:
+        locust.stats.StatsCSVFileWriter.close_files = close_with_last_rows  # type: ignore[method-assign]
 
 
 def three_digits_in_locust() -> None:

@@ -88,8 +88,10 @@ def in_order(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, 
     """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first; ``gated``: it was a gate,
     and without one nothing waits at it."""
     rows = {tag: label for tag, label in rows.items() if gated or tag != GATE_WAIT.tag}
-    if not waits or TTFT_FROM_DUE.tag not in rows:
+    if TTFT_FROM_DUE.tag not in rows:
         return dict(rows)
+    if not waits:  # then it is TTFT
+        return {tag: label for tag, label in rows.items() if tag != TTFT_FROM_DUE.tag}
     return {TTFT_FROM_DUE.tag: rows[TTFT_FROM_DUE.tag], **rows}
 
 
@@ -189,7 +191,7 @@ class Live:
             return
         stats = self.stats
         used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in self._in_flight_s)
-        ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*PLOT_PERCENTILES)
+        ttft_ms = self._window_of(TTFT.tag).histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = None if self.generates else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
         self.points.append(
@@ -225,12 +227,14 @@ class Live:
         rows = []
         shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
         for tag, label in in_order(shown_rows, waits=self.has_waits, gated=self.gated).items():
-            chunks = tag == TTFT.tag and not self.has_waits
-            window = self.stats.recent_ttft if chunks else self._recent[tag]
-            recent, whole = window.histogram(), self._whole[tag]
+            recent, whole = self._window_of(tag).histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
             rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))
         return [*rows, *self.by_name()]
+
+    def _window_of(self, tag: str) -> Window:
+        """Of the table and the charts alike: their last seconds are of the same requests."""
+        return self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
 
     def by_name(self) -> list[Latencies]:
         """The first rows of the table by the names of requests; empty where there is one name alone."""

@@ -64,6 +64,8 @@ class View:
         """Of the rules, as the charts draw them: measure, limit, text."""
         self._phase, self._since = "", 0.0
         """Phase of the run and its start (monotonic seconds)."""
+        self._last_s = 0.0
+        """Seconds from the start of the run to when something of it was last running."""
         self._ended: ReportResult | None = None
         """Result of the last run; None: its report could not be made."""
         self._status: tuple[float, Json] = (0.0, {})
@@ -76,7 +78,7 @@ class View:
         live = Live(control.live_stats, time.time(), generates=control.settings.generates)
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
-        self._phase, self._since = "", time.monotonic()
+        self._phase, self._since, self._last_s = "", time.monotonic(), 0.0
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
@@ -117,6 +119,8 @@ class View:
             for _ in range(SAMPLES):
                 gevent.sleep(INTERVAL_S / SAMPLES)
                 live.sample()
+                if self._goes_on:
+                    self._last_s = live.seconds
             phase = _phase(control) or self._phase
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
@@ -163,7 +167,7 @@ class View:
         status |= {
             **self._server,
             "limits": self._limits,
-            "seconds": live.seconds if self._goes_on else live.points[-1].at if live.points else 0.0,
+            "seconds": live.seconds if self._goes_on else max(self._last_s, live.points[-1].at if live.points else 0.0),
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,

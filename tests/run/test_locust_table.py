@@ -1,13 +1,24 @@
 """Locust's table in our digits, and without the copies of rows that only a history of rows needs."""
 
+import csv
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+from locust.env import Environment
 from locust.stats import RequestStats, StatsError
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, of_others, three_digits_in_locust
+from locust_llm.run.locust_table import (
+    count_otherwise,
+    in_rows_of,
+    keep_no_copies_of_rows,
+    of_others,
+    three_digits_in_locust,
+    write_csv_to_the_end,
+)
 
 
 def test_rows_keep_no_copies_and_the_total_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +51,41 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [value for name, value in row.to_dict().items() if name.startswith("response_time_percentile")]
     assert shown == [101.0, 101.0]  # between 100 and 101 lie 100.85 and 100.97, of which a row has three digits
     assert row.get_response_time_percentile(0.5) == 51.7  # half of 3.33 and 100 is 51.665
+
+
+def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import locust.stats
+
+    writer_class = locust.stats.StatsCSVFileWriter
+    monkeypatch.setattr(writer_class, "close_files", writer_class.close_files)  # put back afterwards
+    write_csv_to_the_end()
+    write_csv_to_the_end()  # once is enough
+    environment = Environment()
+    writer = writer_class(environment, [0.5], str(tmp_path / "a"))
+    writer.requests_csv(writer.requests_csv_writer)
+    environment.stats.log_request("POST", "/v1", 12.0, 0)
+    environment.stats.log_request("POST", "/v1", 12.0, 0)
+    environment.stats.log_error("POST", "/v1", "refused")
+    writer.close_files()
+    with (tmp_path / "a_stats.csv").open() as file:
+        counts = [(row["Name"], row["Request Count"], row["Failure Count"]) for row in csv.DictReader(file)]
+    assert counts == [("/v1", "2", "1"), ("Aggregated", "2", "1")]
+    assert "refused" in (tmp_path / "a_failures.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("counts", "profiled", "text"),
+    [
+        ({"ok": 9, "refused": 1}, 10, ""),
+        ({"ok": 13, "cut": 2, "cancelled": 7}, 18, "4 requests of the warmup or of other phases and 9 cut or cancelled "
+         "requests, as failures"),
+        ({"ok": 9, "cut": 1}, 10, "1 cut or cancelled request, as failures"),
+        ({"ok": 9}, 8, "1 request of the warmup or of other phases"),
+    ],
+)  # fmt: skip
+def test_what_locust_counts_otherwise(counts: dict[str, int], profiled: int, text: str) -> None:
+    found = count_otherwise(Counter(counts), profiled)
+    assert found == (f"Locust's own files (--csv, --html) also count {text}. The report does not." if text else "")
 
 
 def test_what_is_not_ours_is_one_line() -> None:

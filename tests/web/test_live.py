@@ -59,6 +59,7 @@ def row(live: Live, label: str) -> module.Latencies:
 
 def test_a_request_by_pencil(live: Live) -> None:
     """Asked at 10 s, due 0.2 s before, admitted 0.3 s later, sent at 10.3 s; chunks 100, 120 and 160 ms after that."""
+    live.has_waits = True
     keep(live, answered(100, 120, 160, sent_at=10.3, asked_at=10.0, due_at=9.8, admitted_at=10.3, limit=4))
     for label, ms in (("TTFT", 100), ("ITL", 30), ("Gate wait", 300), ("Request latency", 160), ("TTFT from due", 600)):
         found = row(live, label)
@@ -101,6 +102,21 @@ def test_what_is_old_is_in_the_whole_alone(live: Live, clock: Clock) -> None:
     found = row(live, "Request latency")
     assert (found.count, found.whole_count) == (1, 2)
     assert found.recent_ms == pytest.approx([300] * 4)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(live: Live, waits: bool) -> None:
+    """A first chunk after 500 ms of a request that goes on, and one after 100 ms of one that ended."""
+    live.has_waits = waits
+    live.stats.update("local", used=0, waiting=0, decoding=1, ttfts_s=(0.5,))
+    keep(live, answered(100, 120, 160, sent_at=10.0))
+    live.tick(1, None, "profiling")
+    labels = [one.label for one in live.table()]
+    assert ("TTFT from due" in labels) == waits  # without waits it is TTFT
+    found = row(live, "TTFT").recent_ms
+    assert found is not None
+    assert live.points[-1].ttft_ms is not None
+    assert live.points[-1].ttft_ms[0] == found[0] == (100.0 if waits else 500.0)
 
 
 def test_a_warmup_is_in_the_last_seconds_alone(live: Live) -> None:

@@ -560,6 +560,9 @@ def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> Non
     status = page.live()
     assert (status["where"], status["decoding"]) == ("making the report", 0)
     assert status["seconds"] == live.points[-1].at == pytest.approx(12, abs=1)
+    page.view._last_s = 12.6  # it was last running between two points
+    page.view.settled()
+    assert page.live()["seconds"] == 12.6
 
 
 def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:

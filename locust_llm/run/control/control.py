@@ -396,6 +396,8 @@ class Control:
         self._failed(worker, ended.failure)
         self._note_health(worker, ended.health)
         self.live_stats.end(worker)
+        if self.draining:  # else its last records may still come, and the rules count those of the others
+            self.phases.end_count(worker)
         self.store.turned_away += ended.turned_away
         known = self._workers.seen(worker)
         if known is None:  # it had been given up: the rest is accounted for

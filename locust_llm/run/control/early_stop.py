@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.core.text import brief, digits_apart
+from locust_llm.core.text import brief, digits_apart, many
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
@@ -168,7 +168,7 @@ class RuleMonitor:
         self.rule = rule
         measure, down = BY_WORD[rule.metric], rule.op.startswith("<")
         percentile, metric = rule.percentile, measure.metric
-        self._certain = rule.stat in ("min", "max")
+        self.counts_first_wave = rule.stat in ("min", "max")
         """One value decides: it is no question of how many there are."""
         self._predicates = tuple(predicates(rule.where))
         self._known: set[str] = set()
@@ -195,7 +195,7 @@ class RuleMonitor:
             self._add = partial(self._value, self.tally, metric)
 
     def add(self, record: Record, *, first_wave: bool = False) -> None:
-        if (self._certain or not first_wave) and self._selects(record):
+        if (self.counts_first_wave or not first_wave) and self._selects(record):
             self._add(record)
 
     def _selects(self, record: Record) -> bool:
@@ -316,8 +316,15 @@ class EarlyStop:
             holds, tally = watched.holds, watched.tally
             state = "nothing yet" if holds is None else "within so far" if holds else "beyond so far"
             counted = holds is not None and isinstance(tally, Count)
-            found[str(watched.rule)] = ("broken" if self._is_broken(watched) else state), str(tally) if counted else ""
+            broken = self._is_broken(watched)  # notes what is under way, for the text
+            text = f"{tally}{self._left_out(watched)}" if counted else ""
+            found[str(watched.rule)] = "broken" if broken else state, text
         return found
+
+    def _left_out(self, watched: RuleMonitor) -> str:
+        if not self._users or watched.counts_first_wave:
+            return ""
+        return f"; the first request of {many(len(self._users), 'user')} is left out"
 
 
 def _older(sends: Sends, metric: str, op: str, limit_s: float) -> int:

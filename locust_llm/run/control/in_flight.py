@@ -54,6 +54,13 @@ class Process:
         del self._at[:begun], self._open[:begun]
         return found
 
+    def end(self) -> list[Record]:
+        """It sends nothing any more, and nothing of it is under way: all its records may be counted."""
+        found = [record for *_, record in sorted(self._held, key=lambda held: held[:2])]
+        self.waiting = self.decoding = 0
+        self._at, self._open, self._held = [], [], []
+        return found
+
     @property
     def open(self) -> int:
         return sum(self._open) + self.waiting
@@ -82,6 +89,10 @@ class Sends:
         had their first chunk and not their last. Gives the records that may be counted from now on, in the order of their
         sends."""
         return self._of(worker).report(at, admitted, over, waiting, decoding)
+
+    def end(self, worker: str) -> list[Record]:
+        """A process has ended. Gives the records that were not counted yet."""
+        return self._of(worker).end()
 
     @property
     def open(self) -> int:

@@ -15,6 +15,7 @@ import gevent
 import msgspec
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
+from locust_llm.core.record import Record
 from locust_llm.core.report_result import OpenRule
 from locust_llm.core.run import Health, Run, Stage, known_limits
 from locust_llm.core.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
@@ -311,8 +312,16 @@ class PhaseRunner:
             waiting=status.gate.waiting,
             decoding=status.decoding,
         ):
-            if self.stages is None or record.stage == self.stages.number:
-                self.abort.add(record)
+            self._hold_rules_against(record)
+
+    def end_count(self, worker: str) -> None:
+        """A process has ended: nothing of it is under way."""
+        for record in self.sends.end(worker):
+            self._hold_rules_against(record)
+
+    def _hold_rules_against(self, record: Record) -> None:
+        if self.stages is None or record.stage == self.stages.number:
+            self.abort.add(record)
 
     def _watch_rules(self) -> None:
         """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""

@@ -326,6 +326,14 @@ def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
     assert str(count) == "221 of 221 beyond the limit; 5% may be"
 
 
+def test_a_state_names_the_first_requests_that_do_not_count() -> None:
+    stop = fed(["ttft p50 < 150ms", "ttft max < 500ms"], [*some(100, 5)], first_wave=1)
+    states = stop.states()
+    first = "0 of 4 beyond the limit; 50% may be; the first request of 1 user is left out"
+    assert states["ttft p50 < 150ms"][1] == first
+    assert states["ttft max < 500ms"][1] == "0 of 5 beyond the limit; none may be"
+
+
 def test_states_by_pencil() -> None:
     texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
     abort = EarlyStop([parse(text) for text in texts])

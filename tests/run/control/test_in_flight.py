@@ -45,6 +45,19 @@ def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
     assert sends.open == 9
 
 
+def test_of_a_process_that_has_ended_nothing_is_under_way() -> None:
+    """Two ended after its last report, and one of three at the gate never came so far: all records count, in their order."""
+    sends = Sends()
+    assert sends.report("local", 2.0, admitted=2, over=0, waiting=3) == []
+    first, second = request(2.1, 1, ok=True), request(2.2, 0.5, ok=True)
+    sends.over(second)
+    sends.over(first)
+    assert sends.open == 5
+    assert sends.end("local") == [first, second]
+    assert (sends.open, sends.older(0.0)) == (0, 0)
+    assert sends.end("local") == []
+
+
 def test_requests_at_the_gate_are_under_way_and_those_that_never_came_so_far_are_not() -> None:
     sends = Sends()
     refused = failed("refused", sent_at=None, asked_at=1.0)
