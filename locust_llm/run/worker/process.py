@@ -126,7 +126,9 @@ class _Worker:
             now = time.monotonic()
             if now - due > HELD_S:
                 sender.answered_at += now - due
-            if now < due:
+            if (
+                now < due and not sender.gate.lapsed
+            ):  # without a lease it asks for one at once: only a whole status does
                 sender.send(sender.lease.status())
             else:
                 due = now + STATUS_S

@@ -3,6 +3,7 @@
 from support import unpatched_locust  # noqa: F401  before the rest
 
 # isort: split
+import math
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from locust.env import Environment
 
+import gevent
 import pytest
 from support.records import answered
 
@@ -18,6 +20,7 @@ from locust_llm.core.journal import lock
 from locust_llm.core.jsonl import line
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
+from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, to_control
 from locust_llm.run.worker import process as module
 from locust_llm.run.worker.process import append
@@ -55,6 +58,35 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
     ((epoch, status, _),) = sent
     assert isinstance(status, Status)
     assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
+
+
+def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole status, which is."""
+    monkeypatch.setattr(module, "STATUS_S", 1000.0)
+    sent: list[ToControl] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w", user_count=0, send_message=lambda kind, data: sent.append(to_control(data)[1])
+    )
+    environment.runner = runner
+    worker = module._Worker(environment, runner, Settings())
+    sender, reporter = worker.sender, gevent.spawn(worker.report)
+
+    def report() -> type[ToControl]:
+        before = len(sent)
+        sender.urgent.set()
+        with gevent.Timeout(10):
+            while len(sent) == before:
+                gevent.sleep(0.001)
+        return type(sent[-1])
+
+    try:
+        assert sender.gate.lapsed
+        assert [report(), report()] == [Status, Status]
+        sender.gate.lapses_at = math.inf
+        assert report() is GateStatus
+    finally:
+        reporter.kill()
 
 
 @pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])
