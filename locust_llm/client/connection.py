@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,9 +20,9 @@ from .loop_turns import take_turn
 from .route.proxy import Proxy, ProxyFailed
 from .route.source import Sources, connected
 from .route.tls import TLS
-from .syscalls import quiet
 
-SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
+SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
+"""The socket module does not name it; other systems have none that is as exact."""
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 16_384
 """Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15 ms."""
@@ -172,7 +173,8 @@ class Connection:
             return False
         try:
             if self.tls is None:
-                return quiet(self._socket._sock.fileno())  # else closed, or bytes nobody asked for
+                self._socket._sock.recv(1, socket.MSG_PEEK)
+                return False  # closed, or bytes nobody asked for
             until = time.monotonic() + TICKETS_S
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
                 data = self._socket._sock.recv(READ_BYTES)
@@ -200,7 +202,7 @@ class Connection:
         older kernels alone have, also holds the time in which the server's kernel waits before it acknowledges."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_WITH_MIN)
-        except OSError:
+        except (OSError, AttributeError):  # Linux alone has it
             return None, self._retransmits
         if len(info) < _TCP_INFO_BYTES:
             return None, self._retransmits
@@ -262,8 +264,9 @@ class Connection:
 
 def ask_for_stamps(sock: Any) -> None:
     """Where there are none, the reader's own clock serves, and the record has that."""
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    if SO_TIMESTAMPNS is not None:
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def _by_proxy(target: Target, error: Exception) -> ProxyFailed:
@@ -302,7 +305,7 @@ def _files_are_out() -> bool:
     """This process cannot open one more file. A lookup of a name that fails for this does not say so: see getaddrinfo(3),
     EAI_SYSTEM, of which Python tells an errno that is not its own."""
     try:
-        os.close(os.eventfd(0))
+        os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:
         return True
     return False

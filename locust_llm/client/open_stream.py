@@ -1,4 +1,4 @@
-"""A streamed answer on its way: what the reader's thread and the greenlet that waits for it both hold."""
+"""A streamed answer on its way: what the reader and the greenlet that waits for it both hold."""
 
 import time
 from array import array
@@ -20,10 +20,7 @@ UNSEAL_NS: Final = 5_000_000
 class OpenStream:
     """From ``StreamReader.add`` until it has ended."""
 
-    __slots__ = (
-        "_opened", "connection", "dropped", "end_shows", "ended", "left_since_ns", "looking", "on_first", "read_ns",
-        "sealed", "sealed_bytes", "stamp_ns", "stream",
-    )  # fmt: skip
+    __slots__ = ("_opened", "connection", "dropped", "end", "end_shows", "ended", "on_first", "sealed", "stream")
 
     def __init__(self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None) -> None:
         self.connection = connection
@@ -32,34 +29,14 @@ class OpenStream:
         """Called in the event loop when the first chunk is there, or an error in its place: must not block."""
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
-        self.read_ns = 0
-        """Before the last read, monotonic ns."""
-        self.stamp_ns = 0
-        """Of the last read."""
-        self.left_since_ns = 0
-        """What the last read may have left in the kernel came after this, monotonic ns; 0: it left nothing."""
-        self.looking = False
-        """It waits to be looked into."""
+        self.end = 0
+        """As of ``Reader.take``."""
         self.sealed: deque[tuple[int, int, bytes]] = deque()
         """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
-        self.sealed_bytes = 0
         self.end_shows: bool | None = None
         """The last read may hold the end, as far as TLS records show it; None: all reads are decrypted at once."""
         self._opened = b""
         """What the first of them held as far as it is decrypted."""
-
-    def took(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
-        """One read; no bytes: the peer closed. Returns whether it shall be looked into: TLS is decrypted then, between the
-        reads, as all is decoded."""
-        if not data:
-            self.unseal(None)
-            self.closed()
-            return False
-        if self.connection.tls is None:
-            return self.stream.arrived(stamp_ns, since_ns, data)
-        self.sealed.append((stamp_ns, since_ns, data))
-        self.sealed_bytes += len(data)
-        return True
 
     def closed(self) -> None:
         """The peer closed the connection."""
@@ -75,7 +52,6 @@ class OpenStream:
             stamp_ns, since_ns, data = sealed.popleft()
             piece, rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
             plain = self._opened + tls.received(piece)
-            self.sealed_bytes -= len(piece)
             over = bool(tls.failure) or tls.closed
             if rest and not over:
                 sealed.appendleft((stamp_ns, since_ns, rest))
@@ -116,4 +92,3 @@ class OpenStream:
     def _forget(self) -> None:
         """Nothing behind this can be decrypted."""
         self.sealed.clear()
-        self.sealed_bytes = 0

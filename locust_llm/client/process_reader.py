@@ -2,14 +2,18 @@
 
 import os
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import native
-from .native_reader import NativeReader
+from .python_reader import PythonReader
 from .reader import ReaderFailed, StreamReader
 from .response import describe
 
-kind: type[StreamReader] = StreamReader if native.Reader is None else NativeReader
+if TYPE_CHECKING:
+    from .native._reader import Reader as NativeReader
+
+kind: "type[NativeReader | PythonReader]" = native.Reader or PythonReader
+"""Of the thread that reads."""
 NO_READER: Final = "the reader of the answers cannot start"
 _reader: StreamReader | None = None
 _unmade = ""
@@ -32,7 +36,7 @@ def stream_reader() -> StreamReader:
     global _reader, _unmade
     if _reader is None:
         try:
-            _reader = kind()
+            _reader = StreamReader(kind())
         except Exception as error:
             _unmade = f"{NO_READER}: {describe(error)}"
             raise ReaderFailed(_unmade) from error
@@ -41,7 +45,7 @@ def stream_reader() -> StreamReader:
 
 def reader_kind() -> str:
     """What reads the answers in this process."""
-    return "python" if kind is StreamReader else "native"
+    return "python" if kind is PythonReader else "native"
 
 
 def reader_failure() -> str:

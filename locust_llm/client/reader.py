@@ -1,72 +1,66 @@
 """The stream reader: one native thread a process that waits on all streaming sockets and asks the kernel for the time.
 
-The thread is made of functions that gevent has not patched, so a busy event loop does not hold it up; what it reads is
-stamped by the kernel (SO_TIMESTAMPNS, see socket(7)), so not even its own lateness moves a stamp. It wakes the event
-loop, through libev's thread-safe async watcher, twice a request: at the first chunk with content, and at the end.
+The thread is in C where that was compiled (native/_reader.c), and reads without Python's lock; else in Python
+(python_reader.py), with the same methods. It stamps what it reads, by the kernel's clock where that stamps
+(SO_TIMESTAMPNS, see socket(7)), so that not even its own lateness moves a stamp. What came lies there, with its stamps,
+until the event loop takes it: of those streams that have something to tell, a first chunk or an end. All that is here runs
+in the event loop.
 
 A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or closed by others (the
-number of a closed socket is given to the next one, and two threads must not use one TLS object).
+number of a closed socket is given to the next one).
 """
 
 import gc
 import os
 import sys
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from errno import ENOMEM
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.monkey import get_original
 
 from locust_llm.core.record import CLIENT_ERROR
 
+from . import native
 from .connection import Connection, ask_for_stamps
-from .kernel_clock import wall_minus_monotonic_ns
 from .open_stream import OpenStream
-from .response import Response, describe
-from .syscalls import MAX_READY, READ_BYTES, make_poll, make_recvmsg
+from .response import DECODE_BYTES, QUIET_NS, WAITED_NS, Response, describe
+from .route.tls import SLICE_BYTES
 
-_epoll: Final = get_original("select", "epoll")
+if TYPE_CHECKING:
+    from .native._reader import Reader as NativeReader
+    from .python_reader import PythonReader
+
 _socket: Final = get_original("socket", "socket")
 _sleep: Final = get_original("time", "sleep")
-_start_thread: Final = get_original("_thread", "start_new_thread")
-_EPOLLIN: Final = 0x001
-_EDGES: Final = _EPOLLIN | 0x2000 | (1 << 31)
-"""EPOLLIN | EPOLLRDHUP | EPOLLET: each arrival is reported once, which spares the kernel a second look at every socket. What
-a read leaves behind is reported again when the descriptor is set anew, hence ``_go_on``; see epoll(7)."""
-MAX_READS: Final = 2
-"""Of one connection between two polls: the end of an answer and the close behind it; or 128 kB, where a server sends faster
-than that can be decoded."""
 
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
 COLLECTIONS: Final = (50_000, 10, 14)
 """Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the youngest looks at all objects
 of the requests under way, a hundred each, for milliseconds; one of all with 10,000 users for a quarter of a second."""
-NAP_S: Final = 0.00075
-"""How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
-and the kernel stamps what comes meanwhile. Below ``response.SLOW_READ_NS``, and only while the chunks of a stream come too
-far apart to merge."""
-SHORT_NAP_S: Final = 0.00025
-"""Where chunks come fast, and while a slot of the gate waits for a first chunk."""
-MAX_LOOKS: Final = 16
-"""How many streams are decoded between two polls, at about 20 µs each: a burst must not hold up the reading."""
-LOOKS_NS: Final = 2_000_000
-"""No decoding begins later than this after a poll: that of a server that sends without end takes 30 ms."""
 SWEEP_S: Final = 0.5
 """Between looks at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
 DIED: Final = "the thread that reads the answers died"
-TIGHT_NS: Final = 3 * int(NAP_S * 1e9)
-"""Two reads of a stream that are no further apart might have been one after a nap."""
-TIGHT_SHARE: Final = 0.05  # of the reads; from there on naps are short
-NAP_READS: Final = 1024
-"""Reads after which the length of the nap is set again."""
-NAP_STREAMS: Final = 32
-"""Open streams from which on the thread naps: with fewer there is CPU enough to notice each answer at once."""
 BEHIND_NS: Final = 3_000_000
 """From this lag on, greenlets give way to the thread."""
+PATIENCE_NS: Final = 4_000_000
+"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
+TLS_PATIENCE_NS: Final = 500_000_000
+"""The same over TLS, where the end shows by its record: what came meanwhile is decrypted at once, which takes a fifth."""
+HIDDEN_ENDS: Final = 128
+"""After an end that did not show, so many answers over TLS have PATIENCE_NS: whatever share of the ends does not show, they
+are noticed 1.5 ms later on average."""
+
+LOOKS: Final = 8
+LOOKS_NS: Final = 10_000_000
+"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is due comes between."""
 
 
 class ReaderFailed(Exception):
@@ -74,21 +68,36 @@ class ReaderFailed(Exception):
 
 
 class StreamReader:
-    """One a process, see process_reader.py. Its thread starts with it, so it is made after any fork."""
+    """One a process, see process_reader.py. Its thread starts before it, so it is made after any fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: "NativeReader | PythonReader") -> None:
+        self._thread = thread
+        in_c = native.Reader is not None and isinstance(thread, native.Reader)
+        self._plain_events = native.plain_events if in_c else None
         self.failure = ""
         """Why the thread died; empty while it lives."""
         self._open: set[OpenStream] = set()
-        """Their ends are not passed on yet. Only the event loop uses it, so it is whole whatever becomes of the thread."""
+        """Their ends are not passed on yet."""
         self._readings: dict[int, OpenStream] = {}
-        self._looks: deque[OpenStream] = deque()
+        """By descriptor: those that the thread has."""
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
-        """For the event loop: a first chunk (False), or an end (True)."""
+        """A first chunk (False), or an end (True), for those who wait for it."""
+        self._waiting: set[OpenStream] = set()
+        """They have bytes that are not decoded, or ``[DONE]`` and no end."""
+        self._sealed: deque[OpenStream] = deque()
+        """They have more to decrypt than one look may take."""
+        self._impatient = 0
+        """Answers over TLS whose end may not show, see HIDDEN_ENDS."""
+        loop = gevent.get_hub().loop
         # referenced, so that the loop waits, while streams are open
-        self._to_loop = gevent.get_hub().loop.async_(ref=False)
+        self._to_loop = loop.async_(ref=False)
         self._to_loop.start(self._pass_on)
+        self._due = loop.io(thread.event_fd, 1, ref=False)  # 1: to read
+        self._due.start(self._run, self._look_into_due)
+        self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
+        self._next_turn = loop.timer(0.0, ref=False)
         # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
         # does, so that the first answer has stamps too.
         self._stamped = _socket()
@@ -97,22 +106,6 @@ class StreamReader:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
-        self._begin_reading()
-
-    def _begin_reading(self) -> None:
-        self._epoll = _epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, _EPOLLIN)
-        self._receive = make_recvmsg()
-        self._stamps = True
-        self._behind_ns = 0
-        self._awaited: set[int] = set()
-        """The descriptors whose first chunk frees a slot of a limited gate."""
-        self._nap_s = SHORT_NAP_S
-        self._reads = 0
-        self._tight_reads = 0
-        self._nap_due = NAP_READS
-        _start_thread(self._run, (self._read_all,))
 
     def add(
         self,
@@ -129,30 +122,28 @@ class StreamReader:
         reading = OpenStream(connection, stream, on_first)
         self._open.add(reading)
         self._to_loop.ref = True
-        self._readings[connection.fd] = reading
-        self._begin(reading, awaited)
+        fd = connection.fd
+        self._readings[fd] = reading
+        self._thread.add(fd, stream.sent_ns, awaited, connection.tls is not None)
+        stream.newest = partial(self._thread.newest, fd)
+        stream.plain_events = self._plain_events
         return reading
-
-    def _begin(self, reading: OpenStream, awaited: bool) -> None:
-        fd = reading.connection.fd
-        if awaited:
-            self._awaited.add(fd)
-        self._epoll.register(fd, _EDGES)
 
     def sent(self, reading: OpenStream, sent_ns: int) -> None:
         """The request went out: nothing of its answer came before."""
         reading.stream.sent_ns = sent_ns
+        self._thread.sent(reading.connection.fd, sent_ns)
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
-        """Ask the thread to give a stream up, with what came until then; ``reading.ended`` is set when it has."""
+        """Give a stream up, with what came until then; ``reading.ended`` is set when that is done."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
-        os.eventfd_write(self._wake, 1)
+        self._run(self._give_up)
 
     @property
     def reads(self) -> int:
         """So far, of all streams: those that are open too."""
-        return self._reads
+        return self._thread.reads
 
     def give_way(self) -> None:
         """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
@@ -160,22 +151,24 @@ class StreamReader:
         Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
         """
         for _ in range(20):
-            if self._behind() < BEHIND_NS:
+            if self._thread.behind_ns < BEHIND_NS:
                 return
             _sleep(0.001)
 
-    def _behind(self) -> int:
-        return self._behind_ns
-
-    # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
+    @property
+    def open_streams(self) -> int:
+        return len(self._open)
 
     def _run(self, work: Callable[[], None]) -> None:
+        """``work``, and then whatever it has to tell. What it does not catch itself is the end of this reader."""
         try:
             work()
         except BaseException as error:
             self._dies(error)
-            while not self._sent():  # else whoever waits would wait for ever
-                _sleep(0.01)
+        try:
+            self._pass_on()
+        except BaseException:  # of a hook: gevent would stop the watcher whose callback raises
+            gevent.get_hub().handle_error(self, *sys.exc_info())
 
     def _dies(self, error: BaseException) -> None:
         error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
@@ -187,42 +180,31 @@ class StreamReader:
 
     def stop(self) -> None:
         """Nothing reads any more when this returns; also in a forked child."""
+        self._due.stop()
+        self._sweeper.stop()
+        self._next_turn.stop()
+        self._thread.stop()
 
-    def _sent(self) -> bool:
-        with suppress(MemoryError):
-            self._to_loop.send()
-            return True
-        return False
+    def _look_into_due(self) -> None:
+        """The loop comes back while there are more."""
+        until_ns = time.monotonic_ns() + LOOKS_NS
+        for _ in range(LOOKS):
+            fd = self._thread.next()
+            if fd < 0:
+                break
+            reading = self._readings.get(fd)
+            if reading is not None:
+                self._guarded(reading, self._look)
+            if time.monotonic_ns() > until_ns:
+                break
 
-    def _read_all(self) -> None:
-        poll, readings, looks = make_poll(self._epoll.fileno()), self._readings, self._looks
-        since_ns = sweep_ns = 0
-        while True:
-            asked_ns = time.monotonic_ns()
-            ready = poll()
-            if not ready and not looks:
-                ready = [(events, fd) for fd, events in self._epoll.poll(SWEEP_S if readings else None)]
-            begun_ns = time.monotonic_ns()
-            offset_ns = wall_minus_monotonic_ns()
-            for events, fd in ready:
-                reading = readings.get(fd)
-                if reading is not None:
-                    self._guarded(reading, self._read, since_ns, begun_ns, offset_ns, events != _EPOLLIN)
-                elif fd == self._wake:
-                    self._give_up()
-            if len(ready) < MAX_READY:  # what had come before this poll was asked for was in its answer
-                since_ns = asked_ns
-            if begun_ns > sweep_ns:
-                sweep_ns = begun_ns + int(SWEEP_S * 1e9)
-                self._sweep(begun_ns)
-            if looks:
-                self._look_into_some(time.monotonic_ns() + LOOKS_NS)
-            if self._notices:
-                self._to_loop.send()
-            if not looks:
-                self._behind_ns = 0
-                if self._stamps and len(readings) >= NAP_STREAMS:
-                    _sleep(SHORT_NAP_S if self._awaited else self._nap_s)
+    def _look_into_sealed(self) -> None:
+        """One, in a turn of the loop."""
+        reading = self._sealed.popleft()
+        if self._readings.get(reading.connection.fd) is reading:
+            self._guarded(reading, self._look)
+        if self._sealed:
+            self._next_turn.start(self._run, self._look_into_sealed)
 
     def _guarded(self, reading: OpenStream, work: Callable[..., None], *args: Any) -> None:
         """A mistake of ours must end this request, not the thread that all requests need."""
@@ -232,146 +214,108 @@ class StreamReader:
             reading.stream.given_up("malformed", f"the answer could not be read: {describe(error)}")
             self._over(reading)
 
-    def _read(self, reading: OpenStream, since_ns: int, begun_ns: int, offset_ns: int, closing: bool) -> None:
-        """Read once, and again where the peer closes or more may lie there than one read takes: MAX_READS at most, so
-        that a server that sends faster than it is read cannot keep the thread from its other duties.
-
-        ``since_ns``: what is read came after it, if nothing had been left behind. ``begun_ns``: before this read.
-        """
-        stream, fd = reading.stream, reading.connection.fd
-        if reading.left_since_ns:
-            since_ns, reading.left_since_ns = reading.left_since_ns, 0
-        elif reading.read_ns > since_ns:
-            since_ns = reading.read_ns
-        reading.read_ns = begun_ns
-        if (
-            reading.looking and stream.waiting_bytes + reading.sealed_bytes >= READ_BYTES
-        ):  # faster than it is decoded: the server waits
-            reading.left_since_ns = since_ns
-            return
-        reads = MAX_READS
-        while not stream.over:
-            try:
-                data, kernel_ns = self._receive(fd)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError as error:
-                reading.unseal(None)
-                stream.failed("reset", describe(error))
-                break
-            now_ns = time.monotonic_ns()
-            stamp_ns = kernel_ns - offset_ns
-            if not stream.sent_ns <= stamp_ns <= now_ns:
-                stamp_ns = now_ns
-                self._without_stamp(stream, kernel_ns, data)
-            self._behind_ns = now_ns - stamp_ns
-            if self._behind_ns > stream.read_lag_ns:
-                stream.read_lag_ns = self._behind_ns
-            if stamp_ns - reading.stamp_ns < TIGHT_NS:
-                self._tight_reads += 1
-            reading.stamp_ns = stamp_ns
-            self._reads += 1
-            if reading.took(stamp_ns, since_ns, data):
-                self._enqueue(reading)
-            if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
-                if not closing:
-                    break
-                since_ns = begun_ns
-            reads -= 1
-            if not reads:
-                if not stream.over:
-                    reading.left_since_ns = since_ns
-                    self._go_on(reading)
-                break
-        if self._reads >= self._nap_due:
-            self._set_nap()
-        if stream.over and (stream.first_seen or not stream.stamps):
-            self._over(reading)
-        elif stream.over:
-            self._enqueue(reading)  # what it brought may be a first chunk
-
-    def _set_nap(self) -> None:
-        """Once in NAP_READS reads: short where chunks came close to each other."""
-        self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * NAP_READS else SHORT_NAP_S
-        self._tight_reads, self._nap_due = 0, self._reads + NAP_READS
-
-    def _go_on(self, reading: OpenStream) -> None:
-        """Read on from this connection between the next two polls; where it waits to be looked into, after that."""
-        if not reading.looking:
-            self._epoll.modify(reading.connection.fd, _EDGES)
-
-    def _enqueue(self, reading: OpenStream) -> None:
-        if not reading.looking:
-            reading.looking = True
-            self._looks.append(reading)
-
-    def _sweep(self, now_ns: int) -> None:
-        """Streams that are quiet may have ended with ``[DONE]``, which nobody looks for while chunks come."""
-        for reading in list(self._readings.values()):
-            if reading.stream.due(now_ns):
-                self._enqueue(reading)
-
-    def _look_into_some(self, until_ns: int) -> None:
-        looks = self._looks
-        for _ in range(min(MAX_LOOKS, len(looks))):
-            reading = looks.popleft()
-            reading.looking = False
-            if self._readings.get(reading.connection.fd) is reading:
-                self._guarded(reading, self._look)
-                if time.monotonic_ns() > until_ns:
-                    break
-
-    def _look(self, reading: OpenStream) -> None:
-        """Decode what came. Between the reads, because a read that is late merges chunks, and a late look harms little."""
-        stream = reading.stream
-        seen, now_ns = stream.first_seen, time.monotonic_ns()
-        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
-            stream.look(now_ns)
-        if stream.over:
-            self._over(reading)
-            return
-        if reading.sealed:
-            self._enqueue(reading)
-        if stream.first_seen and not seen:
-            self._awaited.discard(reading.connection.fd)
-            self._notices.append((reading, False))
-        if reading.left_since_ns:
-            self._go_on(reading)
-
-    def _without_stamp(self, stream: Response, kernel_ns: int, data: bytes) -> None:
-        if kernel_ns:  # the wall clock was set between the arrival and the read, or it is no stamp of this answer
-            stream.bad_stamps += 1
-        elif data:  # the end of a connection has no stamp
-            stream.unstamped += 1
-            self._stamps = False  # this thread's clock is all there is: no time to sleep
-
     def _give_up(self) -> None:
-        os.eventfd_read(self._wake)
         while self._drops:
             self._guarded(self._drops.popleft(), self._drop)
 
     def _drop(self, reading: OpenStream) -> None:
         if self._readings.get(reading.connection.fd) is reading and reading.dropped is not None:
+            self._take(reading)
             reading.unseal()
             reading.stream.failed(*reading.dropped)
             self._over(reading)
 
-    def _over(self, reading: OpenStream) -> None:
-        fd = reading.connection.fd
-        reading.stream.over = True
-        if reading.sealed:  # the TLS layer of the next answer would lack it
+    def _sweep(self, now_ns: int) -> None:
+        self._thread.sweep(QUIET_NS, WAITED_NS)
+        for reading in list(self._waiting):
+            if reading.stream.due(now_ns):
+                self._guarded(reading, self._look)
+
+    def _look(self, reading: OpenStream) -> None:
+        stream, now_ns = reading.stream, time.monotonic_ns()
+        seen = stream.first_seen
+        if not reading.sealed:  # else the server waits, as there is more than can be decrypted
+            self._take(reading)
+        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
+            stream.look(now_ns)
+        if reading.end and not stream.over and not reading.sealed:
+            self._end(reading, reading.end)
+        if stream.over:
+            self._learn(reading)
+            self._over(reading)
+            return
+        if reading.sealed:
+            if reading not in self._sealed:
+                self._sealed.append(reading)
+            self._next_turn.start(self._run, self._look_into_sealed)
+        if stream.first_seen and not seen:
+            self._notices.append((reading, False))
+            self._calm(reading)
+        if stream.waiting_bytes or stream.answer.done_read is not None:
+            self._waiting.add(reading)
+        else:
+            self._waiting.discard(reading)
+
+    def _take(self, reading: OpenStream) -> None:
+        """What was read, into its stream."""
+        stream = reading.stream
+        stamps, since, data, reading.end, stream.unstamped, stream.bad_stamps, stream.read_lag_ns, unusual = (
+            self._thread.take(reading.connection.fd)
+        )
+        if reading.connection.tls is None:
+            stream.took(stamps, since, data)
+            return
+        reading.end_shows = None if reading.end_shows is None else unusual
+        if not reading.sealed and not stream.over and sum(map(len, data)) <= SLICE_BYTES:
+            reading.unseal_few(stamps, since, data)
+        else:
+            reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
+
+    def _end(self, reading: OpenStream, number: int) -> None:
+        """The connection ended without the end of the message; ``number``: see ``Reader.take``."""
+        tls = reading.connection.tls
+        if number == ENOMEM:
+            raise MemoryError
+        if tls is not None and tls.failure:
+            reading.stream.failed("tls", tls.failure)
             reading.stream.frame.closed_by_peer = True
-        self._readings.pop(fd, None)
-        self._awaited.discard(fd)
-        with suppress(OSError):
-            self._epoll.unregister(fd)
+        elif number < 0:
+            reading.closed()
+        else:
+            reading.stream.failed("reset", describe(OSError(number, os.strerror(number))))
+
+    def _calm(self, reading: OpenStream) -> None:
+        """Its first chunk is there: what follows has time, but for the end."""
+        stream, fd = reading.stream, reading.connection.fd
+        most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2  # not all of those that begin together at one moment
+        frame = stream.frame
+        if frame.content_length is not None:
+            return
+        if not frame.chunked:  # its end is that of the connection
+            self._thread.calm(fd, most, False, 0)
+        elif reading.connection.tls is None:
+            self._thread.calm(fd, most, True, PATIENCE_NS)
+        else:
+            reading.end_shows = False
+            self._thread.calm(fd, most, False, PATIENCE_NS if self._impatient else TLS_PATIENCE_NS)
+
+    def _learn(self, reading: OpenStream) -> None:
+        """How ends show over TLS."""
+        frame = reading.stream.frame
+        if reading.end_shows is None or not frame.complete:
+            return
+        if reading.end_shows:
+            self._impatient = max(0, self._impatient - 1)
+        else:
+            self._impatient = HIDDEN_ENDS
+
+    def _over(self, reading: OpenStream) -> None:
+        reading.stream.over, reading.stream.newest = True, None
+        fd = reading.connection.fd
+        if self._readings.pop(fd, None) is not None and (self._thread.remove(fd) or reading.sealed):
+            reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
+        self._waiting.discard(reading)
         self._notices.append((reading, True))
-
-    # -- in the event loop ---------------------------------------------------------------------------------------------
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._open)
 
     def _pass_on(self) -> None:
         """First chunks and ends, to those who wait for them. Runs in the loop itself: must not block."""
@@ -394,6 +338,9 @@ class StreamReader:
 
     def _end_all(self) -> None:
         """The thread is dead: every open stream has failed."""
+        for reading in self._open:
+            with suppress(Exception):
+                self._take(reading)
         self._readings.clear()
         for reading in self._open:
             try:

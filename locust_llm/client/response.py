@@ -325,7 +325,7 @@ class Response:
         if self._codings and "event-stream" in kind:
             self._ends("malformed", self._compressed)
         elif "event-stream" in kind:
-            self._events = EventDecoder()
+            self._events = EventDecoder(shortcut=self.plain_events is not None)
             self._aligned = str(self.frame.get("transfer-encoding")).strip().lower() == "chunked" and ends_aligned(data)
         elif not self._codings:
             self._beginning = []
@@ -339,7 +339,7 @@ class Response:
         beginning = b"".join(data for _, data in pieces)[: BEGINNING_BYTES + 1]
         found = is_event_stream(beginning)
         if found:
-            self._events = EventDecoder()
+            self._events = EventDecoder(shortcut=self.plain_events is not None)
         elif found is None and len(beginning) <= BEGINNING_BYTES and not self.over:
             self._beginning = pieces
             return []

@@ -50,7 +50,9 @@ class EventTooLong(ValueError):
 class EventDecoder:
     """Feed it pieces as they come, in any split; it gives each event once, when its blank line is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortcut: bool = True) -> None:
+        """``shortcut``: events of one ``data:`` line do not take the way through sseclient-py."""
+        self._shortcut = shortcut
         self.head = b""
         """The first bytes of a stream of which nothing was an event yet."""
         self._none_yet = True
@@ -88,7 +90,7 @@ class EventDecoder:
                 if whole and whole[-1][0] == read:
                     self.shared.add(read)
         if whole:
-            for event in _events(whole):
+            for event in _events(whole, self._shortcut):
                 self._none_yet = False
                 if len(event[2]) > LARGE_BYTES and values_in(event[2]) > MAX_VALUES:
                     raise EventTooLong(f"an event of more than {LARGE_BYTES} bytes and {MAX_VALUES} values")
@@ -115,7 +117,7 @@ class EventDecoder:
         data = b"".join(self._held).strip(b"\n")
         if len(data) > LARGE_BYTES and values_in(data) > MAX_VALUES:
             return []
-        return list(_events([(read, data + b"\n\n")])) if data else []
+        return list(_events([(read, data + b"\n\n")], self._shortcut)) if data else []
 
     @property
     def ends_with_json(self) -> bool:
@@ -151,13 +153,15 @@ class EventDecoder:
         return data.removeprefix(BOM)
 
 
-def _events(pieces: list[Piece]) -> Iterator[Event]:
-    """Pieces of whole events, as sseclient-py reads them; where all of a piece are one ``data:`` line, alone or after
-    ``event:``, they are read here."""
+def _events(pieces: list[Piece], shortcut: bool) -> Iterator[Event]:
+    """Pieces of whole events, as sseclient-py reads them; with ``shortcut``, where all of a piece are one ``data:`` line,
+    alone or after ``event:``, they are read here."""
     other: list[Piece] = []
     for piece in pieces:
         read, data = piece
-        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2:  # as nearly all come
+        if not shortcut:
+            plain = []
+        elif data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2:  # as nearly all come
             plain = [("message", data[6:-2])]
         else:
             plain = _plain(data)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from locust_llm.client import native, process_reader
-from locust_llm.client.native_reader import NativeReader
-from locust_llm.client.reader import StreamReader
+from locust_llm.client.python_reader import PythonReader
 
 
 @pytest.fixture(scope="module", params=["python", "native"])
@@ -15,6 +14,6 @@ def each_reader(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "native" and native.Reader is None:
         pytest.skip("the native reader was not compiled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_reader, "kind", NativeReader if request.param == "native" else StreamReader)
+        patch.setattr(process_reader, "kind", native.Reader if request.param == "native" else PythonReader)
         patch.setattr(process_reader, "_reader", None)
         yield request.param

@@ -1,4 +1,4 @@
-"""The part in C by hand: what it keeps of a socket, when it tells of it, how it ends."""
+"""The threads that read, in C and in Python, by hand: what they keep of a socket, when they tell of it, how they end."""
 
 import errno
 import select
@@ -13,17 +13,23 @@ import pytest
 
 from locust_llm.client import native
 from locust_llm.client.connection import SO_TIMESTAMPNS
+from locust_llm.client.python_reader import PythonReader
 
-pytestmark = pytest.mark.skipif(native.Reader is None, reason="the native reader was not compiled")
+KINDS: dict[str, Any] = {"native": native.Reader, "python": PythonReader}
+needs_native = pytest.mark.skipif(native.Reader is None, reason="the native reader was not compiled")
 
 NS = 1_000_000_000
 FAR_NS = 3600 * NS
 
 
+@pytest.fixture(params=[pytest.param("native", marks=needs_native), "python"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def reader() -> Iterator[Any]:
-    assert native.Reader is not None
-    reader = native.Reader()
+def reader(kind: str) -> Iterator[Any]:
+    reader = KINDS[kind]()
     yield reader
     reader.stop()
 
@@ -232,6 +238,8 @@ UNUSUAL = {
 }
 
 
+@needs_native
+@pytest.mark.parametrize("kind", ["native"], indirect=True)
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_the_end_shows_by_its_tls_record(reader: Any, pair: Any, name: str) -> None:
     sender, receiver = pair
@@ -319,6 +327,7 @@ def test_what_cannot_be_added_and_a_thread_that_is_ended(reader: Any, pair: Any)
     assert take(reader, fd)[2] == []
 
 
+@needs_native
 def test_a_reader_that_nobody_holds_ends_with_its_streams(pair: Any) -> None:
     assert native.Reader is not None
     reader = native.Reader()

@@ -1,34 +1,28 @@
 """The Python reader by hand: what it asks the kernel for is replaced, as what the native one asks for cannot be."""
 
-import socket
 import ssl
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
-from support.scripted import Scripted, delta, event, head, stream
+from gevent.monkey import get_original
+from support.scripted import Scripted, stream
 from support.stamps_truth import CLOCKS_NS, DELIVERY_NS, run
 
-from locust_llm.client import process_reader
-from locust_llm.client import reader as reader_module
+from locust_llm.client import process_reader, python_reader
 from locust_llm.client.connection import Connection
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.kernel_clock import wall_minus_monotonic_ns
-from locust_llm.client.open_stream import OpenStream
 from locust_llm.client.process_reader import stream_reader
-from locust_llm.client.reader import StreamReader
-from locust_llm.client.response import Response
-from locust_llm.client.syscalls import READ_BYTES
+from locust_llm.client.python_reader import READ_BYTES, PythonReader, kernel_stamp_ns
 from locust_llm.core.record import OK
 
 pytestmark = pytest.mark.serial
 
 
 @pytest.fixture(autouse=True)
-def python_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_reader, "kind", StreamReader)
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_reader, "kind", PythonReader)
     monkeypatch.setattr(process_reader, "_reader", None)
 
 
@@ -36,39 +30,57 @@ FULL = b"\n" * READ_BYTES
 """A read that may have left something behind."""
 
 
-def test_what_a_read_leaves_behind_may_be_as_old_as_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader by hand: each round has its own moment after which all came, if the round before had left nothing."""
-    reader, stream = StreamReader(), Response(0)
-    give(stream, head(Connection="close") + event(delta(content="a")))
-    with closing(socket.socket()) as sock:
-        reading = OpenStream(cast(Connection, SimpleNamespace(fd=sock.fileno(), tls=None)), stream)
-        reader._epoll.register(sock.fileno(), 0)
-        reads: list[bytes] = []
-        monkeypatch.setattr(reader, "_receive", lambda fd: (reads.pop(0), 0))
+class Scripts:
+    """A socket with reads to give."""
 
-        def rounds(since_ns: int, begun_ns: int, *data: bytes, closes: bool = False) -> list[int]:
+    def __init__(self) -> None:
+        self.reads: list[bytes] = []
+
+    def recvmsg(self, size: int, control_size: int) -> tuple[bytes, list[Any], int, None]:
+        if not self.reads:
+            raise BlockingIOError
+        return self.reads.pop(0), [], 0, None
+
+
+def test_what_a_read_leaves_behind_may_be_as_old_as_what_it_took() -> None:
+    """Each round has its own moment after which all came, if the round before had left nothing."""
+    reader = PythonReader()
+    reader.stop()  # its thread
+    ours, theirs = get_original("socket", "socketpair")()
+    with ours, theirs:
+        reader.add(ours.fileno(), 0, False, False)
+        reading = reader._streams[ours.fileno()]
+        reading.sock.detach()
+        reading.sock, reading.removed = Scripts(), False
+
+        def round_of(since_ns: int, begun_ns: int, *data: bytes) -> list[int]:
             """What is said of each read of this round."""
-            reads[:] = data
-            before = len(stream.since)
-            reader._read(reading, since_ns, begun_ns, 0, closes)
-            assert not reads
-            return list(stream.since[before:])
+            reading.sock.reads = list(data)
+            reader._since_ns = since_ns
+            before = len(reading.since)
+            reader._read(reading, begun_ns, 0)
+            assert not reading.sock.reads
+            return list(reading.since[before:])
 
-        assert rounds(100, 200, FULL, FULL) == [100, 100]  # and no third
-        assert rounds(300, 400) == []  # 128 kB wait to be decoded: nothing is read
-        stream.look()
-        assert rounds(500, 600, FULL, b"\n") == [100, 100]  # as old as what was left
-        stream.look()
-        assert rounds(550, 700, b"\n") == [600]  # nothing was left, before the read that began at 600
-        assert rounds(800, 900, b"\n") == [800]
-        assert rounds(850, 1000, b"\n", b"\n", closes=True) == [900, 1000]
-        assert rounds(1100, 1200, b"\n", b"", closes=True) == [1000]
-        assert stream.over
+        assert round_of(100, 200, b"\n") == [100]
+        assert round_of(150, 300, FULL) == [200]  # nothing was left, before the read that began at 200
+        assert reading.paused  # 64 kB wait to be decoded: nothing is read
+        reader.take(ours.fileno())
+        assert not reading.paused
+        assert round_of(400, 500, b"\n") == [200]  # as old as what was left
+        assert round_of(600, 700, b"\n") == [600]
+        assert round_of(650, 800, b"") == []
+        assert reading.end == -1
+        reader._streams.clear()
 
 
-def give(stream: Response, data: bytes) -> None:
-    if stream.arrived(1, 0, data):
-        stream.look()
+def test_stamps_are_those_of_one_kind_of_control_message() -> None:
+    stamp = (3).to_bytes(8, "little") + (5).to_bytes(8, "little")
+    kind = python_reader.SO_TIMESTAMPNS
+    assert kind is not None
+    assert kernel_stamp_ns([]) == 0
+    assert kernel_stamp_ns([(1, 1, stamp), (1, kind, stamp)]) == 3_000_000_005
+    assert kernel_stamp_ns([(1, kind, stamp[:8])]) == 0
 
 
 @pytest.mark.parametrize("step_s", [3600, -3600])
@@ -83,15 +95,13 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
     def offset() -> int:
         return real_offset() + (step_ns if reads[0] >= 5 else 0)
 
-    kernel = stream_reader()._receive
-
-    def receive(fd: int) -> tuple[bytes, int]:
-        data, stamp_ns = kernel(fd)
+    def stamp_ns(control: Any) -> int:
+        found = kernel_stamp_ns(control)
         reads[0] += 1
-        return data, stamp_ns + step_ns if stamp_ns and reads[0] > 6 else stamp_ns
+        return found + step_ns if found and reads[0] > 6 else found
 
-    monkeypatch.setattr(stream_reader(), "_receive", receive)
-    monkeypatch.setattr(reader_module, "wall_minus_monotonic_ns", offset)
+    monkeypatch.setattr(python_reader, "kernel_stamp_ns", stamp_ns)
+    monkeypatch.setattr(python_reader, "wall_minus_monotonic_ns", offset)
     line = UserConnection()
     line.connection = Connection(scripted.request("", []).target)
     name = f"step{step_s}"
@@ -109,16 +119,15 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
 def test_bytes_that_are_no_tls_end_the_request(
     scripted_tls: Scripted, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tls = ssl.create_default_context(cafile=str(certificate))
     line = UserConnection()
-    run(scripted_tls, "tls-fine", stream(1), line, port="tls", tls=ssl.create_default_context(cafile=str(certificate)))
-    kernel = stream_reader()._receive
-    monkeypatch.setattr(stream_reader(), "_receive", lambda fd: (b"garbage" + kernel(fd)[0], 0))
-    record, _ = run(
-        scripted_tls,
-        "tls-garbage",
-        stream(1),
-        line,
-        port="tls",
-        tls=ssl.create_default_context(cafile=str(certificate)),
-    )
+    run(scripted_tls, "tls-fine", stream(1), line, port="tls", tls=tls)
+    kept = stream_reader()._thread.take
+
+    def take(fd: int) -> Any:
+        stamps, since, data, *rest = kept(fd)
+        return stamps, since, [b"garbage" + read for read in data], *rest
+
+    monkeypatch.setattr(stream_reader()._thread, "take", take)
+    record, _ = run(scripted_tls, "tls-garbage", stream(1), line, port="tls", tls=tls)
     assert record.outcome == "tls"

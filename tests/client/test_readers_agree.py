@@ -18,7 +18,7 @@ from support.tls_pair import Pair, pair
 
 from locust_llm.client import native
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.native_reader import NativeReader
+from locust_llm.client.python_reader import PythonReader
 from locust_llm.client.reader import StreamReader
 from locust_llm.client.response import Response
 
@@ -207,7 +207,8 @@ def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
 
 @pytest.fixture(scope="module")
 def readers() -> list[StreamReader]:
-    return [StreamReader(), NativeReader()]
+    assert native.Reader is not None
+    return [StreamReader(PythonReader()), StreamReader(native.Reader())]
 
 
 def read_by(reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Events out of bytes: the WHATWG rules that matter, any split, and hostile bodies."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,25 @@ def test_fields_comments_and_types() -> None:
 ])  # fmt: skip
 def test_a_named_event_of_one_line_is_read_as_sseclient_reads_it(body: bytes) -> None:
     assert events(body) == [(event.event, event.data.encode()) for event in SSEClient(iter([body])).events()]
+
+
+@pytest.mark.parametrize(("shortcut", "parsed"), [(True, [b"x"]), (False, [b"1", b"2", b"x", b"3"])])
+def test_what_sseclient_reads(shortcut: bool, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the Python reader all events; else those that are not one ``data:`` line."""
+    seen = list[bytes]()
+
+    class Counting(SSEClient):  # type: ignore[misc]
+        def events(self) -> Any:
+            for found in super().events():
+                seen.append(found.data.encode())
+                yield found
+
+    monkeypatch.setattr("locust_llm.client.sse.SSEClient", Counting)
+    decoder = EventDecoder(shortcut)
+    pieces = [b"data: 1\n\ndata: 2\n\n", b": note\ndata: x\n\n", b"event: a\ndata: 3\n\n"]
+    got = list(decoder.feed(enumerate(pieces)))
+    assert got == [(0, "message", b"1"), (0, "message", b"2"), (1, "message", b"x"), (2, "a", b"3")]
+    assert seen == parsed
 
 
 def test_a_blank_line_of_mixed_line_ends_ends_an_event() -> None:

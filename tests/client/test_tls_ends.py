@@ -13,10 +13,11 @@ import pytest
 from support.scripted import chunked, delta, event, head
 from support.tls_pair import pair
 
-from locust_llm.client import native, native_reader
+from locust_llm.client import native
+from locust_llm.client import reader as reader_module
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.native_reader import HIDDEN_ENDS, NativeReader
 from locust_llm.client.open_stream import OpenStream
+from locust_llm.client.reader import HIDDEN_ENDS, StreamReader
 from locust_llm.client.response import Response
 
 pytestmark = pytest.mark.skipif(native.Reader is None, reason="the native reader was not compiled")
@@ -29,17 +30,18 @@ HIDDEN = chunked(event(delta("stop"))) + LAST
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeReader]:
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamReader]:
     """It has all the time of the world, but for what shows."""
     for name in ("TLS_PATIENCE_NS", "QUIET_NS", "WAITED_NS"):
-        monkeypatch.setattr(native_reader, name, FAR_NS)
-    reader = NativeReader()
+        monkeypatch.setattr(reader_module, name, FAR_NS)
+    assert native.Reader is not None
+    reader = StreamReader(native.Reader())
     yield reader
     reader.stop()
 
 
 @contextmanager
-def answering(reader: NativeReader, certificate: Path) -> Iterator[tuple[OpenStream, Callable[[bytes], None]]]:
+def answering(reader: StreamReader, certificate: Path) -> Iterator[tuple[OpenStream, Callable[[bytes], None]]]:
     """An answer after its first two tokens, and what sends more of it, in one record, until that was read."""
     tls = pair(certificate)
     with gevent.socket.socket() as server:
@@ -72,7 +74,7 @@ def wait_for(true: Callable[[], bool]) -> None:
         gevent.sleep(0.0005)
 
 
-def test_tokens_wait_and_an_end_that_shows_does_not(reader: NativeReader, certificate: Path) -> None:
+def test_tokens_wait_and_an_end_that_shows_does_not(reader: StreamReader, certificate: Path) -> None:
     with answering(reader, certificate) as (reading, say):
         for _ in range(5):
             say(TOKEN)
@@ -83,19 +85,19 @@ def test_tokens_wait_and_an_end_that_shows_does_not(reader: NativeReader, certif
         assert (len(reading.stream.stamps), reading.stream.frame.complete) == (8, True)
 
 
-def test_an_end_behind_the_last_token_in_its_record_shows_too(reader: NativeReader, certificate: Path) -> None:
+def test_an_end_behind_the_last_token_in_its_record_shows_too(reader: StreamReader, certificate: Path) -> None:
     with answering(reader, certificate) as (reading, say):
         say(TOKEN + LAST)
         assert reading.ended.wait(10)
 
 
-def test_after_an_end_that_did_not_show_none_waits_for_long(reader: NativeReader, certificate: Path) -> None:
+def test_after_an_end_that_did_not_show_none_waits_for_long(reader: StreamReader, certificate: Path) -> None:
     assert 64 < len(HIDDEN) <= len(TOKEN)
     with answering(reader, certificate) as (reading, say):
         say(HIDDEN)
         assert not reading.ended.wait(0.05)
         reader._sweep(time.monotonic_ns() + 2 * FAR_NS)
-        reader._native.sweep(0, 0)
+        reader._thread.sweep(0, 0)
         assert reading.ended.wait(10)
     for _ in range(2):
         with answering(reader, certificate) as (reading, say):

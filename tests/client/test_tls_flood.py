@@ -29,13 +29,12 @@ from support.tls_flood import (
 )
 from support.tls_pair import pair
 
-from locust_llm.client import process_reader
+from locust_llm.client import native, process_reader
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.fetch import FetchFailed, fetch
 from locust_llm.client.gate import Gate
-from locust_llm.client.native_reader import NativeReader
-from locust_llm.client.reader import StreamReader
+from locust_llm.client.python_reader import PythonReader
 from locust_llm.client.request import Request
 from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, TLS, Greeting
 
@@ -133,9 +132,9 @@ def test_a_question_ends_in_time_and_the_loop_goes_on(name: str, flood_url: str,
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-@pytest.mark.parametrize("kind", [StreamReader, NativeReader])
+@pytest.mark.parametrize("kind", [PythonReader, native.Reader])
 def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
-    name: str, kind: type[StreamReader], flood_url: str, certificate: Path,
+    name: str, kind: Any, flood_url: str, certificate: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(process_reader, "kind", kind)

@@ -15,7 +15,7 @@ from support.scripted import Scripted, stream
 from support.stamps_truth import check, several
 
 from locust_llm.client import process_reader
-from locust_llm.client.reader import StreamReader
+from locust_llm.client.python_reader import PythonReader
 from locust_llm.core.storage import RECORDS, read_run
 from locust_llm.demo import simulator
 from locust_llm.report.analysis.columns import collect
@@ -91,7 +91,7 @@ def holding_the_gil() -> Iterator[None]:
 def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_reader, "kind", StreamReader)  # that in C does not wait for the lock: see the next test
+    monkeypatch.setattr(process_reader, "kind", PythonReader)  # that in C does not wait for the lock: see the next test
     monkeypatch.setattr(process_reader, "_reader", None)
     watch = HealthMonitor()
     got = several(scripted, "gil", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20))
@@ -110,7 +110,7 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     assert whole.level == INVALID
 
 
-@pytest.mark.skipif(process_reader.kind is StreamReader, reason="the native reader was not compiled")
+@pytest.mark.skipif(process_reader.kind is PythonReader, reason="the native reader was not compiled")
 @pytest.mark.usefixtures("holding_the_gil")
 def test_beside_code_that_holds_the_gil_the_native_reader_merges_nothing(scripted: Scripted) -> None:
     got = several(scripted, "native", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20))

@@ -117,8 +117,7 @@ def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
     got = list[tuple[int, int, bytes]]()
     stream, connection = Taken(0), SimpleNamespace(tls=both.client)
     reading = OpenStream(connection, stream)  # type: ignore[arg-type]
-    for start, end in reads:
-        reading.took(end, start, bytes(wire[start:end]))
+    reading.sealed += [(end, start, bytes(wire[start:end])) for start, end in reads]
     reading.unseal(None)
     assert [(stamp, data) for stamp, _, data in got] == [row for row in expected if row[1]]
     assert all(since < stamp for stamp, since, _ in got)
