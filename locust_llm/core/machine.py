@@ -20,6 +20,14 @@ MIN_MEMORY: Final = 512 << 20
 """Bytes of addresses that a process needs: below 450 MB libraries of the reports abort."""
 
 
+def usable_cores() -> int:
+    """Those that this process may use, as far as the system tells."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # of Linux alone
+        return os.cpu_count() or 1
+
+
 def memory_refusal() -> str:
     """Why nothing can begin under the limit of this shell; empty: it can."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -54,7 +62,7 @@ def machine_of(proc: Path = PROC, sys: Path = SYS) -> Machine:
     load = _read(proc / "loadavg").split()
     return Machine(
         cpu=first.get("model name", "") or platform.machine(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         governor=_read(sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
         mhz=max((one for one in mhz if one is not None), default=None),
         virtual=None if flags is None else "hypervisor" in flags.split(),

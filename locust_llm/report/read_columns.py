@@ -1,6 +1,5 @@
 """Reading of columns: the records of a file as columns, by several processes where it is large."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from locust_llm.core.machine import usable_cores
 from locust_llm.core.storage import RecordFile, Unread
 from locust_llm.slo.reading import Reader
 
@@ -39,7 +39,7 @@ def read_columns(path: Path, reader: Reader | None = None) -> tuple[Columns, Unr
 
 def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
     """(begin, end) in bytes of about equal parts."""
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or usable_cores()
     count = max(1, min(cores, PROCESSES, size // PART))
     ends = [size * i // count for i in range(count + 1)]
     return pairwise(ends)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from locust.argument_parser import LocustArgumentParser
 
 from locust_llm.core.foreign_text import without_url_secrets
-from locust_llm.core.machine import versions
+from locust_llm.core.machine import usable_cores, versions
 from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.core.refusal import refuse
@@ -155,7 +155,7 @@ def auto_processes(parser: ArgumentParser) -> None:
 def _processes(text: str) -> int | None:
     """The number. Raises Refused."""
     if text.strip().lower() == AUTO:
-        return max(1, len(os.sched_getaffinity(0)) - 1)
+        return max(1, usable_cores() - 1)
     try:
         return int(read_number(int, text)) if text.strip() else None
     except ValueError:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from errno import ENOSYS
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,9 @@ class TruthServer:
 
     def __init__(self, gap_s: float, spread: float = 0.0, certificate: Path | None = None) -> None:
         """A chunk of each stream every ``gap_s`` seconds, give or take ``spread`` of it. ``certificate``: it speaks TLS;
-        the file has the key too. Raises OSError."""
+        the file has the key too. Raises OSError, also where the kernel does not stamp what arrives."""
+        if sys.platform != "linux":
+            raise OSError(ENOSYS, "it needs Linux")
         self._alive, theirs = os.pipe()
         try:
             with socket.socket() as listener:

@@ -223,7 +223,7 @@ def serve(listener: socket.socket, alive: int, gap_ns: int, spread: float, link:
 
 
 def accept(
-    listener: socket.socket, poll: select.epoll, connections: dict[int, Connection], link: Callable[[], Plain]
+    listener: socket.socket, poll: "select.epoll", connections: dict[int, Connection], link: Callable[[], Plain]
 ) -> None:
     """One connection, if there is room for it."""
     try:

@@ -1,15 +1,17 @@
 """An alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
 
 gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a timerfd, see timerfd_create(2),
-that the event loop watches like a socket: set to the nearest moment, absolute, so lateness does not add up.
+that the event loop watches like a socket: set to the nearest moment, absolute, so lateness does not add up. Systems other
+than Linux have gevent's own timers.
 """
 
 import ctypes
 import heapq
 import os
 import time
+from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
@@ -26,15 +28,9 @@ class Alarm:
     """One a process that sends; ``wait_until`` may be called by any number of greenlets."""
 
     def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._set_time = libc.timerfd_settime
-        self._fd = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
         self._sleepers: list[tuple[float, int, Event]] = []
         self._number = 0
-        self._watcher = gevent.get_hub().loop.io(self._fd, 1)  # 1: to read
-        self._watcher.start(self._ring)
+        self._timer: TimerFd | LoopTimer = TimerFd(self._ring) if has_timerfd() else LoopTimer(self._ring)
 
     def wait_until(self, at: float) -> None:
         """Sleep until ``at`` (seconds of time.monotonic); at once if that is over."""
@@ -54,15 +50,9 @@ class Alarm:
 
     def close(self) -> None:
         self.wake_all()
-        self._watcher.stop()
-        self._watcher.close()
-        os.close(self._fd)
+        self._timer.close()
 
     def _ring(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
-            return
         now = time.monotonic()
         while self._sleepers and self._sleepers[0][0] <= now:
             heapq.heappop(self._sleepers)[2].set()
@@ -70,9 +60,64 @@ class Alarm:
 
     def _arm(self) -> None:
         if self._sleepers:
-            seconds, rest = divmod(self._sleepers[0][0], 1)
-            ns = min(int(rest * 1e9), 999_999_999)  # a double just below 1 makes a whole second, which is refused
-            self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), ns), None)
+            self._timer.set(self._sleepers[0][0])
+
+
+class TimerFd:
+    """Calls ``ring`` at the moment that it is set to."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._set_time = libc.timerfd_settime
+        self._fd = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._ring = ring
+        self._watcher = gevent.get_hub().loop.io(self._fd, 1)  # 1: to read
+        self._watcher.start(self._is_readable)
+
+    def set(self, at: float) -> None:
+        """``at``: seconds of time.monotonic."""
+        seconds, rest = divmod(at, 1)
+        ns = min(int(rest * 1e9), 999_999_999)  # a double just below 1 makes a whole second, which is refused
+        self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), ns), None)
+
+    def _is_readable(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return
+        self._ring()
+
+    def close(self) -> None:
+        self._watcher.stop()
+        self._watcher.close()
+        os.close(self._fd)
+
+
+class LoopTimer:
+    """The same by a timer of the event loop, which is right to a millisecond."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._watcher: Any = None
+
+    def set(self, at: float) -> None:
+        """``at``: seconds of time.monotonic."""
+        self.close()
+        self._watcher = gevent.get_hub().loop.timer(max(0.0, at - time.monotonic()))
+        self._watcher.start(self._ring, update=True)
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher.close()
+            self._watcher = None
+
+
+def has_timerfd() -> bool:
+    """Linux has it."""
+    return hasattr(ctypes.CDLL(None), "timerfd_create")
 
 
 class Turns:

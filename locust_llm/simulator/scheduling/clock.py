@@ -21,12 +21,15 @@ class Clock(Protocol):
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer: ...
 
 
-class FineSelector(selectors.EpollSelector):
+class FineSelector(selectors.DefaultSelector):
     """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole milliseconds, a
     seventh of a decode step. An epoll descriptor can be waited for like any other, and `select.select` takes fractions.
+    Where there is no epoll, the selector of that system waits itself.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not hasattr(selectors, "EpollSelector"):
+            return super().select(timeout)
         if timeout is None or timeout > 0:
             select.select([self], [], [], timeout)
         return super().select(0)

@@ -1,12 +1,13 @@
 """Work: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a word of theirs."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Final, NamedTuple
+
+from locust_llm.core.machine import usable_cores
 
 from ..answers import Asked, logarithms
 from ..loads import Lengths, Load
@@ -52,7 +53,7 @@ def simulate(
     work: Work, asked: Sequence[Asked], *, processes: int = 0, on_progress: Progress = lambda done, most: None
 ) -> list[Logarithms]:
     """In the order of ``asked``. ``processes``: 0: as many as there are cores."""
-    processes = min(processes or len(os.sched_getaffinity(0)), len(asked))
+    processes = min(processes or usable_cores(), len(asked))
     if processes < 2 or len(asked) * len(work.models) <= FEW:
         found = list[Logarithms]()
         for number, one in enumerate(asked):

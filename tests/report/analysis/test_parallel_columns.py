@@ -46,7 +46,7 @@ def test_joined_parts_are_the_whole(cut: int) -> None:
 
 def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harvest, "PART", 3000)
-    monkeypatch.setattr(harvest.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(harvest, "usable_cores", lambda: 3)
     assert len(list(harvest.parts(path.stat().st_size))) == 3
     found, broken = harvest.read_columns(path)
     same(found, collect(RECORDS))
@@ -55,7 +55,7 @@ def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.Mo
 
 def test_a_part_whose_process_fails_is_read_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harvest, "PART", 3000)
-    monkeypatch.setattr(harvest.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(harvest, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     found, broken = harvest.read_columns(path)
     same(found, collect(RECORDS))

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
+from locust_llm.run.worker import alarm as module
 from locust_llm.run.worker.alarm import Alarm
 
 
-@pytest.fixture
-def alarm() -> Iterator[Alarm]:
+@pytest.fixture(params=[True, False], ids=["timerfd", "timer of the loop"])
+def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alarm]:
+    monkeypatch.setattr(module, "has_timerfd", lambda: request.param)
     gevent.get_hub().loop.update_now()  # else the time-outs below begin when the loop last ran, some test files ago
     alarm = Alarm()
     yield alarm
