@@ -24,6 +24,7 @@ from locust_llm.report.document.delivery import overloaded
 from locust_llm.report.document.remarks import SIMULATED
 from locust_llm.report.prefix_cache import cached_by_metrics
 from locust_llm.report.results.work import other_work
+from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
@@ -296,7 +297,10 @@ def _label(rule: Rule) -> str:
 def _problems(side: LoadedRun) -> tuple[str, ...]:
     failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
     open_ = side.seen.main.outcome(CUT).size
+    level = side.seen.verdict.level if side.seen.verdict is not None else ""
+    distorted = "the load generator distorted its figures, so a difference may come from there"
     return (
+        *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),

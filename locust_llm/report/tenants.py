@@ -94,6 +94,8 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True):
     waited."""
     gap_of: tuple[str, str] | None
     service: Service
+    under_load_s: float | None = None
+    """How long at least one request was running, in which tokens/s are; None: of an older report."""
 
 
 def jain(values: Sequence[float]) -> float | None:
@@ -142,6 +144,8 @@ class _Tenant:
         self.ttfts_s, self.itls_s = array("d"), array("d")
         self.began, self.ended = array("d"), array("d")
         """When its requests waited, Unix seconds."""
+        self.closed = array("d")
+        """When the same were over."""
 
     def add(self, record: Record) -> None:
         self.requests += 1
@@ -157,6 +161,7 @@ class _Tenant:
             first_at = record.sent_at + record.chunk_us[0] / 1e6 if record.chunk_us else record.closed_at
             self.began.append(record.sent_at + record.clock_offset_s)
             self.ended.append(first_at + record.clock_offset_s)
+            self.closed.append(record.closed_at + record.clock_offset_s)
 
 
 class _Events:
@@ -235,8 +240,12 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
     cover = (
         np.array([covered(np.array(one.began), np.array(one.ended), edges) for one in taken.values()]) / events.width
     )
-    waits, active = cover >= THROUGHOUT, (cover > 0).any(axis=0) | (service > 0).any(axis=0)
-    active_s = int(active.sum()) * events.width
+    began, closed = (
+        np.concatenate([np.array(times) for times in each])
+        for each in ([one.began for one in taken.values()], [one.closed for one in taken.values()])
+    )
+    under_load = covered(began, closed, edges)
+    waits, active, active_s = cover >= THROUGHOUT, under_load > 0, float(under_load.sum())
     waiting = waits.sum(axis=1) / max(1, int(active.sum()))
     weight = _weights(names, run.settings.tenant_weight)
     backlogged = [i for i in range(len(names)) if waiting[i] >= BACKLOGGED]
@@ -261,6 +270,7 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
         jain=jain((received / weight)[backlogged].tolist()) if within else None,
         gap=largest,
         gap_of=None if pair is None else (names[pair[0]], names[pair[1]]),
+        under_load_s=active_s,
         service=_curves(names, service, gaps, edges - run.started_at),
     )
 

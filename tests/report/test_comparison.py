@@ -262,3 +262,14 @@ def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
     for pair in (same, fresh, other):
         assert pair.other_work == ""
         assert not any("same words" in warning for warning in pair.warnings)
+
+
+def test_a_run_that_is_invalid_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_folder(Path("good"), drawn(1))
+    a_folder(Path("bad"), drawn(2))
+    write_run(Path("bad"), a_run(), client=Verdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"}))
+    text = "bad is INVALID: the load generator distorted its figures, so a difference may come from there."
+    assert compared([Path("good"), Path("bad")]).runs[0].warnings[0] == text
+    assert compared([Path("bad"), Path("good")]).warnings[0] == text
+    assert not any("INVALID:" in warning for warning in compared([Path("good"), Path("good")]).runs[0].warnings)

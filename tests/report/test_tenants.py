@@ -13,6 +13,7 @@ from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
+from locust_llm.core.text import duration
 from locust_llm.report.document.blocks import SCARCE_NOTE, Table, Text
 from locust_llm.report.document.tenants import by_tenant, evenness
 from locust_llm.report.plots.over_time import Stretch
@@ -193,7 +194,7 @@ def test_the_weights_of_a_fair_queue_are_read_off() -> None:
 
 def test_table_and_plots() -> None:
     found = computed(planted({"gold": 4, "free": 1}, 20.0), 20.0, tenant_weight="gold=4,free=1")
-    _, table, few, index, gap_text, _ = by_tenant(found)
+    _, table, few, index, gap_text, *_ = by_tenant(found)
     assert isinstance(table, Table)
     assert [row[4].endswith("*") for row in table.rows] == [row.requests - row.failed < 20 for row in found.rows]
     assert few == Text(SCARCE_NOTE)
@@ -206,3 +207,12 @@ def test_table_and_plots() -> None:
     for series in service.series:
         assert all(a <= b for a, b in pairwise(series.y))  # type: ignore[operator]
     assert [series.name for series in service.series] == ["gold", "free"]
+
+
+def test_the_caption_names_the_time_of_tokens_per_s() -> None:
+    """Requests from 0 to 2 s and from 1 to 3 s, with 2 chunks each: the pauses between chunks count, the rest does not."""
+    found = computed([of("a", 0.0, 1000, 2000), of("b", 1.0, 1000, 2000)])
+    assert found.under_load_s == pytest.approx(3.0)
+    assert sum(row.tokens_per_s or 0.0 for row in found.rows) == pytest.approx((102 + 102) / 3.0)
+    texts = [block.text for block in by_tenant(found) if isinstance(block, Text)]
+    assert any(f"over the {duration(found.under_load_s)} with a request in flight" in text for text in texts)

@@ -156,6 +156,8 @@ def rules_table(summary: Summary, run: Run) -> Iterator[Block]:
 
     head = ("SLO", "result", "observed", "95% interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
+    if summary.paired is not None:
+        yield Text("Count: pairs, of a rule against the base; of any other rule requests of the candidate alone.")
     reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
     for status, reason in reasons:  # each once
         rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))

@@ -34,6 +34,11 @@ def by_tenant(found: Tenants) -> Iterator[Block]:
             f"Service gap between {one} and {other}: at most {brief(found.gap, digits=3)} weighted tokens"
             f"{' / weight' * weighted}, while both waited."
         )
+    if found.under_load_s is not None:
+        yield Text(
+            f"tokens/s: input and output tokens over the {duration(found.under_load_s)} with a request in flight. Total "
+            "Token Throughput is over the whole run, and of answered requests, so these need not sum to it."
+        )
     yield Text(NOTE)
 
 

@@ -1,7 +1,7 @@
 """Blocks: what each of them came to, figure by figure, base and candidate of each pair beside each other."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from locust_llm.report.analysis.censoring import amounts, hits, reach_of_merged,
 from locust_llm.report.analysis.selection import Floats, Selection
 from locust_llm.report.analysis.slo_figures import selected
 from locust_llm.report.analysis.window import RateWindow, Span, ended_in
-from locust_llm.slo.grammar import Rule
+from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, RATE, Metric
 
 FEW: Final = 20
@@ -86,8 +86,18 @@ def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
         requests, chosen = block.counted.requests, block.counted.chosen
         reach = reach_of_merged(Selection(requests, np.ones(len(requests), np.bool_)), metric)
         moved = requests.assign(**{metric.column: reach[most] / metric.base})
-        blocks.append(block._replace(counted=Selection(moved, chosen)))
+        ended = Selection(moved, block.ended.chosen)  # of the same requests
+        blocks.append(block._replace(counted=Selection(moved, chosen), ended=ended))
     return PairRequests(*blocks)
+
+
+def moved_to(conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, best: bool) -> Sequence[PairRequests]:
+    """With the values that merged chunks leave open as they meet these conditions best, or least."""
+    for condition in conditions:
+        metric = BY_WORD[condition.metric].metric
+        if metric is not None:
+            pairs = [_moved(pair, metric, most=best != condition.op.startswith("<")) for pair in pairs]
+    return pairs
 
 
 def counts(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:

@@ -41,10 +41,10 @@ from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
 from locust_llm.slo.doubt import BOUNDED, OF_RECORDS, error_of, signals_of
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, POOLED, SHARE, TIME
+from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.rules import POINT
 
-from .blocks import PairRequests, counts, of_rule, pairs, reach_of_rule
+from .blocks import PairRequests, counts, moved_to, of_rule, pairs, reach_of_rule
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
@@ -208,6 +208,8 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
     if seen.verdict is None or error_of(seen.verdict, rule) is None:
         return ArmError()
     measure = BY_WORD[rule.metric]
+    if rule.metric in GIVEN:
+        return _error_of_conditions(rule, found, seen)
     each = value_error_s(rule.metric, seen, of_records=False) if measure.units is TIME else None
     if each is None:
         return ArmError(math.inf)
@@ -217,12 +219,36 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
     return ArmError(2 * each, reach_of_rule(rule, measure.metric, found))
 
 
+def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
+    """How many requests meet the conditions, where each limit is moved by as much as a value may be off."""
+    assert seen.verdict is not None
+    if BY_WORD[rule.metric].units is RATE and error_of(seen.verdict, _rule("requests_per_s")) is not None:
+        return ArmError(math.inf)
+    nearer, further, merged = list[Condition](), list[Condition](), list[Condition]()
+    for condition in rule.given:
+        units = BY_WORD[condition.metric].units
+        off_s = value_error_s(condition.metric, seen, of_records=False) if units is TIME else None
+        if off_s is None:
+            return ArmError(math.inf)
+        off = off_s * units[condition.unit]
+        step = -off if condition.op.startswith("<") else off
+        nearer.append(replace(condition, number=condition.number + step))
+        further.append(replace(condition, number=condition.number - step))
+        if signals_of(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {*OF_RECORDS}:
+            merged.append(condition)
+    least = of_rule(replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False))
+    most = of_rule(replace(rule, given=tuple(further)), moved_to(merged, found, best=True))
+    return ArmError(0.0, (least, most))
+
+
 def _widened(one: Difference, values: Floats, reach: tuple[Floats, Floats] | None) -> Difference:
     """With each end as much further out as the mean over the pairs may be off: with the candidate at its least beside the
     base at its most, and the other way round. The spread of the pairs stays as it was measured."""
     if reach is None:
         return one
     least, most = reach
+    if np.array_equal(least, values) and np.array_equal(most, values):
+        return one
     lowest, highest = np.column_stack((most[:, 0], least[:, 1])), np.column_stack((least[:, 0], most[:, 1]))
     if one.ratio is not None and all((each > 0).all() for each in (values, lowest, highest)):
         middle, low, high = (float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest))
@@ -318,7 +344,8 @@ def _absent(values: Floats) -> str:
     if len(values) < 2:
         return "there are no two pairs"
     if np.isnan(values).any():
-        return f"absent in {int(np.isnan(values).sum())} of {values.size} blocks"
+        empty = f"{int(np.isnan(values).sum())} of {values.size} blocks have no request that counts for it"
+        return f"{empty}, longer blocks (--block-duration) have more requests"
     if np.isinf(values).any():
         return f"it lands on a failure in {int(np.isinf(values).sum())} of {values.size} blocks"
     return ""

@@ -172,6 +172,27 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
         assert [one.status for one in summary.slos] == (["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2)
 
 
+@pytest.mark.parametrize(
+    ("limit", "word", "status"),
+    [("10s", "no difference to be seen", "PASS"), ("120ms", "not concluded", "INCONCLUSIVE")],
+)
+def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is(
+    limit: str, word: str, status: str
+) -> None:
+    """The sentinels were off by 32 ms. All TTFT are 80 to 120 ms, far below 10 s, and around 120 ms."""
+    rule = f"goodput within 1% of base given ttft < {limit}"
+    run, records = a_comparison((1.0,) * 10, slo=(rule,))
+    off = Bounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
+    health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+    summary = summarised(replace(run, health=(health,)), records)
+    assert summary.client is not None
+    assert summary.client.level == "INVALID"
+    assert the(summary, "Throughput (requests/s)").word == "no difference to be seen"
+    assert the(summary, "Goodput (requests/s)").word == the(summary, "Attainment (%)").word == word
+    assert [one.status for one in summary.slos] == [status]
+
+
 def test_a_few_late_reads_do_not_void_a_difference_that_all_blocks_show() -> None:
     """The candidate takes twice the base's TTFT. In two of its ten blocks first chunks may be 90 % older than their stamps:
     the mean ratio is at least 2.01 * 0.1 ** (2 / 10) = 1.27. Were they so in all blocks, nothing would be known."""
@@ -227,7 +248,9 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     ]
     summary = summarised(run, gone)
     assert the(summary, "TTFT p50 (ms)").note == "it lands on a failure in 1 of 20 blocks"
-    assert the(summary, "TTFT avg (ms)").note == "absent in 1 of 20 blocks"
+    assert the(summary, "TTFT avg (ms)").note == (
+        "1 of 20 blocks have no request that counts for it, longer blocks (--block-duration) have more requests"
+    )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 
 
