@@ -11,7 +11,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.locust_table import three_digits_in_locust
-from locust_llm.web.live import PERCENTILES, TABLE_ROWS, Live
+from locust_llm.web.live import PERCENTILES, TABLE_ROWS, Live, in_order
 
 
 def some_records(count: int = 400) -> list[Record]:
@@ -39,6 +39,7 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     records, clock = some_records(), lambda: 100.0
     stats, table = LiveStats(clock), locust.stats.RequestStats()
     live = Live(stats, 100.0, clock)
+    live.has_waits = True
     stats.update("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
     for record in records:
         stats.add(record)
@@ -47,7 +48,7 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
     rows = {row.tag: row for row in summarise(collect(records), a_run(percentiles=PERCENTILES)).rows}
 
-    for shown, (tag, label) in zip(live.table(), TABLE_ROWS.items(), strict=True):
+    for shown, (tag, label) in zip(live.table(), in_order(TABLE_ROWS, waits=True, gated=True).items(), strict=True):
         report = [rows[tag].percentiles[p] for p in PERCENTILES]
         assert (shown.label, shown.whole_count) == (label, rows[tag].count)
         for found_ms in (shown.whole_ms, shown.recent_ms):
