@@ -9,11 +9,11 @@ from typing import Final
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # the simulator could not be imported after Locust's patches
 
-from locust_llm.core.options.option import GROUPS, Option, options_of
-from locust_llm.load.numbers import shown
+from locust_llm.core.options.option import GROUPS, Option, declared_options
+from locust_llm.load.numbers import format_quoted_number
 from locust_llm.probe_user import ProbeOptions
-from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of
-from locust_llm.simulator.flags import add_arguments
+from locust_llm.run.flags import OPTIONS, format_metavar, format_option_default, format_option_example
+from locust_llm.simulator.flags import add_simulator_arguments
 from locust_llm.twin.commands import drift, fit, plan, predict
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
@@ -52,20 +52,20 @@ SIMULATOR_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|--
 
 def page() -> str:
     parts = [TOP]
-    for name, options in groupby((*OPTIONS, *options_of(ProbeOptions)), key=lambda option: option.group):
+    for name, options in groupby((*OPTIONS, *declared_options(ProbeOptions)), key=lambda option: option.group):
         title, what, example = GROUPS[name]
         parts.append(f"\n## {title}\n\n{what}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += map(_row, options)
     simulate = ArgumentParser()
-    add_arguments(simulate)
+    add_simulator_arguments(simulate)
     parts.append(f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}")
     parts += [_simulator_row(action) for action in simulate._actions if action.dest != "help"]
     reaching = "and the [options of a run](#server) that reach the server, with `--host`"
     for name, what, add in (
-        ("twin fit", f"A twin [of a server, or of folders](twin.md#fit); {reaching}.", fit.add_arguments),
-        ("twin drift", f"[A minute held against a twin](twin.md#drift); {reaching}.", drift.add_arguments),
-        ("twin predict", "What if: [loads and settings on a twin](twin.md#what-if).", predict.add_arguments),
-        ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_arguments),
+        ("twin fit", f"A twin [of a server, or of folders](twin.md#fit); {reaching}.", fit.add_fit_arguments),
+        ("twin drift", f"[A minute held against a twin](twin.md#drift); {reaching}.", drift.add_drift_arguments),
+        ("twin predict", "What if: [loads and settings on a twin](twin.md#what-if).", predict.add_predict_arguments),
+        ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_plan_arguments),
     ):
         command = ArgumentParser()
         add(command)
@@ -79,10 +79,10 @@ def page() -> str:
 
 def _row(option: Option) -> str:
     flag = f"`{option.flag}`" + (f", `--no-{option.flag[2:]}`" if option.kind is bool else "")
-    default = default_of(option)
+    default = format_option_default(option)
     if default:
         default = _text(default) if option.otherwise else f"`{default}`"
-    return _line(flag, _value(option), default, f"`{example_of(option)}`", _text(option.help))
+    return _line(flag, _value(option), default, f"`{format_option_example(option)}`", _text(option.help))
 
 
 def _value(option: Option) -> str:
@@ -91,13 +91,13 @@ def _value(option: Option) -> str:
         return ""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
-    value = option.unit if option.unit in UNITS else value_of(option)
+    value = option.unit if option.unit in UNITS else format_metavar(option)
     value = {"N": "integer", "NUMBER": "number", "TEXT": "text"}.get(value, value if value in UNITS else f"`{value}`")
     if option.range is None or option.range.least < 0:
         return value
     least, most = option.range
-    value += f" {'>' if 0 < least < 1 else '≥'} {0 if least < 1 else shown(least)}"
-    return value + (f", ≤ {shown(most)}" if most <= 1000 else "")
+    value += f" {'>' if 0 < least < 1 else '≥'} {0 if least < 1 else format_quoted_number(least)}"
+    return value + (f", ≤ {format_quoted_number(most)}" if most <= 1000 else "")
 
 
 def _simulator_row(action: Action) -> str:

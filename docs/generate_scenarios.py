@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.load.scenario import Scenario, names, read
-from locust_llm.slo.published import least_samples, published
+from locust_llm.load.scenario import Scenario, list_scenario_names, read_scenario
+from locust_llm.slo.published import least_samples, parse_published_rules
 
 PAGE: Final = Path(__file__).with_name("scenarios.md")
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
@@ -18,7 +18,7 @@ COLUMNS: Final = ("scenario", "before it", "prompt, answer of a turn", "turns", 
 
 
 def page() -> str:
-    found = {name: read(name) for name in names()}
+    found = {name: read_scenario(name) for name in list_scenario_names()}
     text = _with(PAGE.read_text("utf-8"), BEGIN, COLUMNS, "".join(_row(name, one) for name, one in found.items()))
     rows = (_published(name, one) for name, one in found.items() if one.published is not None)
     return _with(text, PUBLISHED_BEGIN, PUBLISHED, "".join(rows))
@@ -31,7 +31,7 @@ def _with(text: str, begin: str, columns: Sequence[str], rows: str) -> str:
 
 
 def _published(name: str, found: Scenario) -> str:
-    rules = published(found.published or {})
+    rules = parse_published_rules(found.published or {})
     seconds = (f"{least:,.0f} s" + (f" from {users} users on" if users > 1 else "") for users, least in rules.seconds)
     point = [
         ", ".join(seconds),

@@ -7,7 +7,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 import locust_llm
-from locust_llm.core.jsonl import OUTCOMES, PHASES, LineOfRecord
+from locust_llm.core.jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.core.run import Run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.result import ProbeFindings
@@ -15,7 +15,7 @@ from locust_llm.report import export
 from locust_llm.report.analysis import columns
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.build import FACTS
-from locust_llm.report.reading import Felt
+from locust_llm.report.reading import Readability
 from locust_llm.slo import grammar, metrics, selectors
 
 FOLDER: Final = Path(__file__).with_name("schemas")
@@ -42,7 +42,7 @@ def _run() -> dict[str, Any]:
 
 
 def _record() -> dict[str, Any]:
-    return {"$schema": DIALECT, "title": "A line of profile_export.jsonl", **msgspec.json.schema(LineOfRecord)}
+    return {"$schema": DIALECT, "title": "A line of profile_export.jsonl", **msgspec.json.schema(RecordLine)}
 
 
 def _with_null(schema: Any) -> None:
@@ -67,7 +67,7 @@ def _names() -> dict[str, Any]:
         "metrics": sorted({metric.tag for metric in metrics.METRICS} | {measure.tag for measure in metrics.MEASURES}),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
-        "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Felt._fields],
+        "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Readability._fields],
         "read().gaps": ["id", "index", "gap_s", "merged"],
         "profile_export_aiperf.csv": export.STATS,
         "sweep.csv": [*export.COLUMNS_BEFORE, *export.COLUMNS_AFTER],
@@ -75,7 +75,7 @@ def _names() -> dict[str, Any]:
 
 
 def _slo() -> str:
-    by_unit: dict[str, list[metrics.Measure]] = {}
+    by_unit: dict[str, list[metrics.RuleMeasure]] = {}
     for measure in metrics.MEASURES:
         by_unit.setdefault(_kind(measure), []).append(measure)
     names = {kind: _choice(name for m in some for name in _names_of(m)) for kind, some in by_unit.items()}
@@ -93,7 +93,7 @@ def _slo() -> str:
     )
 
 
-def _kind(measure: metrics.Measure) -> str:
+def _kind(measure: metrics.RuleMeasure) -> str:
     """Measures that have statistics, units and selectors in common."""
     if measure.word in (*metrics.GIVEN, *metrics.OF_SCHEDULE):
         return "schedule" if measure.word in metrics.OF_SCHEDULE else measure.word
@@ -103,7 +103,7 @@ def _kind(measure: metrics.Measure) -> str:
     return ("felt" if share else "per_user") if measure.metric is not None else "share" if share else "rate"
 
 
-def _names_of(measure: metrics.Measure) -> list[str]:
+def _names_of(measure: metrics.RuleMeasure) -> list[str]:
     return [name for name, one in metrics.BY_NAME.items() if one is measure]
 
 

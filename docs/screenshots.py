@@ -15,7 +15,7 @@ from typing import Final
 
 from playwright.sync_api import sync_playwright
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 ROOT: Final = Path(__file__).parent.parent
 IMAGES: Final = Path(__file__).with_name("images")
@@ -41,7 +41,7 @@ def main() -> int:
         page.goto((ROOT / "reports/example/report.html").as_uri())
         page.wait_for_timeout(1000)
         page.screenshot(path=IMAGES / "report.png")
-        with simulator() as url, tempfile.TemporaryDirectory() as folder:
+        with start_simulator() as url, tempfile.TemporaryDirectory() as folder:
             port = _free_port()
             command = [sys.executable, "-m", "locust_llm", "run", "--host", url, "--web-port", str(port), *RUN]
             run = subprocess.Popen([*command, "--report-dir", f"{folder}/live"], cwd=folder, stdout=subprocess.DEVNULL)

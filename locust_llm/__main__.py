@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from locust_llm.core.ci_log import guard_streams
-from locust_llm.core.text import say
-from locust_llm.run.console import discard_if_unread, settle_at_exit
+from locust_llm.core.text import print_safely
+from locust_llm.run.console import discard_if_unread, settle_output_at_exit
 
 from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load_command
-from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, of_signal
+from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, signal_exit_status
 
 USAGE_ERROR: Final = 2
 """Of argparse. Of a run it would be that the load generator broke, so our parser of a run has no such status."""
@@ -31,24 +31,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     except BrokenPipeError:  # a reader such as head has what it wanted
         discard_if_unread()
-        return of_signal(signal.SIGPIPE)
+        return signal_exit_status(signal.SIGPIPE)
 
 
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words else ""
-    settle_at_exit()
+    settle_output_at_exit()
     guard_streams(os.environ)
     if name in ("--version", "-V", "version"):
-        from locust_llm.core.machine import versions
+        from locust_llm.core.machine import format_versions
 
-        say(f"{versions()}\n")
+        print_safely(f"{format_versions()}\n")
         return ExitStatus.OK
     if name in REMOVED:
         return fail(REMOVED[name])
     if name not in COMMANDS:
         if not words or name in ("-h", "--help", "help"):
-            say(f"{USAGE}\n")
+            print_safely(f"{USAGE}\n")
             return ExitStatus.OK if words else ExitStatus.REFUSED
         wrong = _unknown(name)
         return fail(wrong if ":" in wrong else f"{wrong}\n\n{USAGE}")

@@ -12,30 +12,44 @@ import locust  # noqa: F401  first: it patches the process before the network is
 import requests
 from msgspec.structs import replace
 
-from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeyed
+from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
 from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.fetch import PROBE_HEADER
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import authorities, head, target
-from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
+from locust_llm.core.foreign_text import collect_secrets, sanitise_text
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.text import many, say
-from locust_llm.core.validation import mistakes
+from locust_llm.core.text import format_count, print_safely
+from locust_llm.core.validation import validate_settings
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.load.prompts import PromptLengthModel, Prompts
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.run.access.certificates import use_certificates
-from locust_llm.run.access.headers import headers_at_start
-from locust_llm.run.access.proxies import passed
-from locust_llm.run.access.sources import use_sources, ways
-from locust_llm.run.address import add_host, base_url, given_host, replica_urls, url_of
-from locust_llm.run.discovery import LINE_BYTES, WAIT_ADVICE, Discovery, DiscoveryFailed, discover, form_of, spoken
-from locust_llm.run.flags import add_access, unknown_options
-from locust_llm.run.preflight import local_ports, raise_open_files, shortage
-from locust_llm.run.refusals import advice, has_key, without_page
+from locust_llm.run.access.headers import read_headers_at_start
+from locust_llm.run.access.proxies import list_passed_proxies
+from locust_llm.run.access.sources import count_source_addresses, use_source_options
+from locust_llm.run.address import (
+    add_host_option,
+    choose_given_host,
+    join_server_url,
+    normalise_base_url,
+    split_replica_urls,
+)
+from locust_llm.run.discovery import (
+    LINE_BYTES,
+    WAIT_ADVICE,
+    Discovery,
+    DiscoveryFailed,
+    discover_server,
+    find_request_form,
+    find_spoken_protocols,
+)
+from locust_llm.run.flags import add_access_options, unknown_options
+from locust_llm.run.preflight import explain_shortage, raise_open_files, read_local_ports
+from locust_llm.run.refusals import advise_on_error, has_key, strip_web_page
 from locust_llm.run.request_form import REFUSED, RequestForm
 
 MAX_S: Final = 10.0
@@ -54,7 +68,7 @@ NOTED: Final = {"context": "lengths", "TLS": "certificate", "model": "models"}
 """What a note of the discovery is about, by the first of these words in it."""
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """One line of the output."""
 
     level: str
@@ -64,7 +78,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class Asked(NamedTuple):
+class CheckedRequest(NamedTuple):
     """One request of the check: its record, and the time of an event without content before the first chunk."""
 
     record: Record
@@ -78,7 +92,7 @@ class Checker:
         self.settings, self.headers, self.model = settings, headers, model
         self.until = time.monotonic() + seconds
         self.line, self.gate = UserConnection(), Gate()
-        self.secrets = secrets_of(headers, headers)
+        self.secrets = collect_secrets(headers, headers)
         self.form = RequestForm()
         """Of its requests, as the server takes them."""
         self.failed = self.advice = ""
@@ -86,7 +100,7 @@ class Checker:
         self.refused = False
         """The server has refused it, perhaps for a field of its."""
 
-    def ask(self, text: str, tokens: int, **more: Any) -> Asked | None:
+    def ask(self, text: str, tokens: int, **more: Any) -> CheckedRequest | None:
         """None where there is no time left, or it failed: see ``failed``."""
         left_s = self.until - time.monotonic()
         if left_s <= 0.1:
@@ -94,36 +108,38 @@ class Checker:
             return None
         s = self.settings
         own = PROTOCOLS[s.endpoint_type]
-        data = request_body(
+        data = encode_request_body(
             s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts, tokens,
             **self.form.fields(s), **more,
         )  # fmt: skip
         prepared = self._prepared(data)
-        where = target(prepared.url or "", False if s.insecure else authorities(), None)
+        where = make_target(prepared.url or "", False if s.insecure else find_trusted_certificates(), None)
         request = Request(
             target=where,
-            data=head(prepared) + b"\r\n" + data,
+            data=format_request_head(prepared) + b"\r\n" + data,
             labels={"id": "check"},
             timeout_s=left_s,
             kind=s.endpoint_type,
         )
-        record = exchange(self.line, self.gate, request, 0.0)
-        failure = shown(f"{record.outcome}: {without_page(record.error)}", self.secrets, most=LINE_BYTES)
+        record = exchange_request(self.line, self.gate, request, 0.0)
+        failure = sanitise_text(f"{record.outcome}: {strip_web_page(record.error)}", self.secrets, most=LINE_BYTES)
         self.failed, self.refused = "" if record.outcome == OK else failure, record.status in REFUSED
-        self.advice = "" if record.outcome == OK else advice(record.status, failure, s, key=has_key(self.headers))
-        return Asked(record, self._early_s()) if record.outcome == OK else None
+        self.advice = (
+            "" if record.outcome == OK else advise_on_error(record.status, failure, s, key=has_key(self.headers))
+        )
+        return CheckedRequest(record, self._early_s()) if record.outcome == OK else None
 
     def find_form(self) -> tuple[str, list[str]]:
         """The form of requests that the server takes, from here on: (why it takes none, what the user is to know)."""
         s = self.settings
-        verify = False if s.insecure else authorities()
-        self.form, why, notes = form_of(s, self.headers, self.model, self.until, verify=verify)
+        verify = False if s.insecure else find_trusted_certificates()
+        self.form, why, notes = find_request_form(s, self.headers, self.model, self.until, verify=verify)
         return why, notes
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self.headers}
         return requests.Request(
-            "POST", url_of(self.settings.host, self.settings.endpoint), data=data, headers=own
+            "POST", join_server_url(self.settings.host, self.settings.endpoint), data=data, headers=own
         ).prepare()
 
     def _early_s(self) -> float | None:
@@ -137,19 +153,21 @@ class Checker:
         self.line.close()
 
 
-def check(
+def check_server(
     settings: Settings, headers: Mapping[str, str], files: int | None, seconds: float = MAX_S
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Findings, as soon as they are known. ``files``: how many this process may open."""
     try:
-        found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
+        found = discover_server(
+            replace(settings, probe=False), headers, verify=False if settings.insecure else find_trusted_certificates()
+        )
     except DiscoveryFailed as error:
         unreachable = str(error).startswith(("cannot reach", "TLS with", "--host")) or " was not asked: " in str(error)
-        yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE))
+        yield CheckFinding(PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE))
         return
-    yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
-    if proxy := passed(settings):
-        yield Finding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
+    yield CheckFinding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
+    if proxy := list_passed_proxies(settings):
+        yield CheckFinding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
     yield from _model(found)
     yield from _slots(found, settings.users or 1)
     checker = Checker(settings, headers, found.model, seconds)
@@ -161,43 +179,45 @@ def check(
     yield from _sockets(settings, files)
 
 
-def _model(found: Discovery) -> Iterator[Finding]:
-    yield Finding(FINE, "model", found.model or "the server lists no models")
+def _model(found: Discovery) -> Iterator[CheckFinding]:
+    yield CheckFinding(FINE, "model", found.model or "the server lists no models")
     if found.context is not None:
-        yield Finding(FINE, "context", f"{found.context:,} tokens")
+        yield CheckFinding(FINE, "context", f"{found.context:,} tokens")
     for note in found.notes:
-        yield Finding(NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note)
+        yield CheckFinding(NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note)
     if found.simulated:
-        yield Finding(NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server")
+        yield CheckFinding(
+            NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server"
+        )
 
 
-def _slots(found: Discovery, users: int) -> Iterator[Finding]:
+def _slots(found: Discovery, users: int) -> Iterator[CheckFinding]:
     """How many requests llama.cpp answers at a time."""
     if not (slots := found.server_flags.get("total_slots", "")).isdecimal():
         return
     few = users > int(slots)
     advice = f"of {users} users {users - int(slots)} wait for a slot, and TTFT includes that wait" if few else ""
-    requests = many(int(slots), "request")
-    yield Finding(
-        NOTE if few else FINE, "slots", f"{many(int(slots), 'slot')}: it answers {requests} at a time", advice
+    requests = format_count(int(slots), "request")
+    yield CheckFinding(
+        NOTE if few else FINE, "slots", f"{format_count(int(slots), 'slot')}: it answers {requests} at a time", advice
     )
 
 
-def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
-    prompts = Prompts(Lengths(), input_tokens=(prompt_tokens, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
+def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
+    prompts = Prompts(PromptLengthModel(), input_tokens=(prompt_tokens, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
     if first is None and checker.refused:
         failed, advised = checker.failed, checker.advice
         why, notes = checker.find_form()
         if why:
-            yield Finding(PROBLEM, "first answer", failed, advised or why)
+            yield CheckFinding(PROBLEM, "first answer", failed, advised or why)
             return
         for note in notes:
-            yield Finding(NOTE, "request form", note)
+            yield CheckFinding(NOTE, "request form", note)
         first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
-        yield Finding(
+        yield CheckFinding(
             PROBLEM, "first answer", checker.failed, checker.advice or "a run needs this request to succeed first"
         )
         return
@@ -208,15 +228,15 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
             "its input tokens are not counted" if record.input_tokens is None else f"{record.input_tokens} input tokens"
         )
         seconds = f"{(record.latency_s or 0.0) * 1e3:.0f} ms"
-        yield Finding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
+        yield CheckFinding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
         return
     if not record.streamed or record.ttft_s is None:
-        yield Finding(
+        yield CheckFinding(
             PROBLEM, "streams", "no: the answer came in one piece",
             "no Time to First Token, and the prefill gate holds slots to the end; does a proxy buffer the stream?",
         )  # fmt: skip
         return
-    yield Finding(
+    yield CheckFinding(
         FINE,
         "streams",
         f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
@@ -229,18 +249,18 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
     if again is not None:
         yield _cache(record, again.record)
     else:
-        yield Finding(NOTE, "prefix cache", f"not known: {unknown}")
+        yield CheckFinding(NOTE, "prefix cache", f"not known: {unknown}")
     yield _length(checker)
 
 
-def _others(checker: Checker) -> Iterator[Finding]:
+def _others(checker: Checker) -> Iterator[CheckFinding]:
     s = checker.settings
-    verify = False if s.insecure else authorities()
-    if names := spoken(s, checker.headers, checker.model, checker.until, verify=verify):
-        yield Finding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
+    verify = False if s.insecure else find_trusted_certificates()
+    if names := find_spoken_protocols(s, checker.headers, checker.model, checker.until, verify=verify):
+        yield CheckFinding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 
 
-def _network(record: Record, settings: Settings) -> Iterator[Finding]:
+def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
     if record.rtt_us is not None:
         far = record.rtt_us > FAR_RTT_US
         advice = (
@@ -249,32 +269,32 @@ def _network(record: Record, settings: Settings) -> Iterator[Finding]:
             else ""
         )
         connect = "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
-        yield Finding(NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice)
+        yield CheckFinding(NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice)
     if not settings.host.startswith("https:"):
-        yield Finding(FINE, "TLS", "none (http)")
+        yield CheckFinding(FINE, "TLS", "none (http)")
     elif settings.insecure:
-        yield Finding(
+        yield CheckFinding(
             NOTE,
             "TLS",
             "not verified (--insecure)",
             "anyone on the network path can read and change everything, the key too",
         )
     else:
-        yield Finding(FINE, "TLS", "the certificate was verified")
+        yield CheckFinding(FINE, "TLS", "the certificate was verified")
 
 
-def _usage(record: Record) -> Finding:
+def _usage(record: Record) -> CheckFinding:
     if record.tokens_from == "usage":
-        return Finding(
+        return CheckFinding(
             FINE, "usage", f"yes: {record.input_tokens} tokens in, {record.output_tokens} out, by the server's count"
         )
-    return Finding(
+    return CheckFinding(
         NOTE, "usage", "the server counts no tokens",
         "a chunk counts as a token, which is wrong where it holds several; --tokenizer counts the prompts",
     )  # fmt: skip
 
 
-def _stream(asked: list[Asked]) -> Iterator[Finding]:
+def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
     came = Buffering()
     for one in asked:
         came.add(one.record)
@@ -283,70 +303,72 @@ def _stream(asked: list[Asked]) -> Iterator[Finding]:
             came.way, "several chunks at a time"
         )
         remark = next(came.remarks()).partition(". ")[2]
-        yield Finding(PROBLEM, "buffering", f"answers come {cause}", remark)
+        yield CheckFinding(PROBLEM, "buffering", f"answers come {cause}", remark)
     else:
-        yield Finding(FINE, "buffering", "none seen" if came.answers else "not known: the answers were too short")
+        yield CheckFinding(FINE, "buffering", "none seen" if came.answers else "not known: the answers were too short")
     if came.tokens_a_chunk is not None:
         many = came.tokens_a_chunk > TOKENS_A_CHUNK
         advice = "Inter Token Latency counts tokens and stays right; Inter Chunk Latency counts chunks" if many else ""
-        yield Finding(NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice)
+        yield CheckFinding(NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice)
     early_s = max((one.early_s for one in asked if one.early_s is not None), default=0.0)
     early = early_s >= MIN_EARLY_S
-    yield Finding(
+    yield CheckFinding(
         NOTE if early else FINE, "early events",
         f"one without content {early_s * 1e3:.0f} ms before the first token" if early else "none before the first token",
         "TTFT here is to the first content; tools that count the first event report less" if early else "",
     )  # fmt: skip
 
 
-def _cache(first: Record, again: Record) -> Finding:
+def _cache(first: Record, again: Record) -> CheckFinding:
     cached, ttft_s = again.cached_tokens or 0, first.ttft_s or math.inf
     sooner = again.ttft_s is not None and again.ttft_s < MAX_CACHED_RATIO * ttft_s
     if not cached and not sooner:
-        return Finding(FINE, "prefix cache", "no sign of one: the same prompt took as long the second time")
+        return CheckFinding(FINE, "prefix cache", "no sign of one: the same prompt took as long the second time")
     tokens = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
     times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
-    return Finding(
+    return CheckFinding(
         NOTE, "prefix cache", f"{tokens}{times} for the same prompt",
         "synthetic prompts do not repeat; a dataset that repeats prompts measures the cache",
     )  # fmt: skip
 
 
-def _length(checker: Checker) -> Finding:
+def _length(checker: Checker) -> CheckFinding:
     """Whether the output length can be fixed."""
     plain = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS)
     if plain is None:
-        return Finding(NOTE, "ignore_eos", f"not known: {checker.failed}")
+        return CheckFinding(NOTE, "ignore_eos", f"not known: {checker.failed}")
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
-    if forced is not None and kept(forced.record):
-        return Finding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")
-    if kept(plain.record):
-        return Finding(FINE, "ignore_eos", f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without")
+    if forced is not None and is_length_kept(forced.record):
+        return CheckFinding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")
+    if is_length_kept(plain.record):
+        return CheckFinding(
+            FINE, "ignore_eos", f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without"
+        )
     reason = f" ({checker.failed})" if checker.failed else ""
-    return Finding(
+    return CheckFinding(
         NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of {LENGTH_TOKENS} tokens came",
         "output lengths vary: compare runs by tokens, not by requests",
     )  # fmt: skip
 
 
-def kept(record: Record) -> bool:
-    return obeyed(record.status or 0, record.output_tokens, record.finish_reason)
+def is_length_kept(record: Record) -> bool:
+    return obeys_length(record.status or 0, record.output_tokens, record.finish_reason)
 
 
-def _sockets(settings: Settings, files: int | None) -> Iterator[Finding]:
+def _sockets(settings: Settings, files: int | None) -> Iterator[CheckFinding]:
     users = settings.users or 1
     try:
-        short = shortage(users, settings.processes, files, local_ports(), ways(settings))
+        short = explain_shortage(users, settings.processes, files, read_local_ports(), count_source_addresses(settings))
     except ValueError as error:
         short = str(error)
     if short:
-        yield Finding(PROBLEM, "sockets", short)
+        yield CheckFinding(PROBLEM, "sockets", short)
     else:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        yield Finding(FINE, "sockets", f"enough open files ({limit}) and ports for -u {users}")
+        yield CheckFinding(FINE, "sockets", f"enough open files ({limit}) and ports for -u {users}")
 
 
-def line(finding: Finding) -> str:
+def format_finding(finding: CheckFinding) -> str:
     """For the console, with the advice below."""
     text = f"{finding.level:8}{finding.what:17}{finding.found}"
     return f"{text}\n{'':25}-> {finding.advice}" if finding.advice else text
@@ -355,28 +377,28 @@ def line(finding: Finding) -> str:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def command(words: list[str]) -> int:
+def run_check(words: list[str]) -> int:
     """0 if a run can start, 1 with a problem."""
     parser = _parser()
     refusal = unknown_options(words, parser._option_string_actions)
     if not refusal:
         options = parser.parse_args(words)
         try:
-            options.host = given_host(options.address, options.host)
+            options.host = choose_given_host(options.address, options.host)
             use_certificates(options)
-            use_sources(options)
-            settings, headers = _settings(options), headers_at_start(options)
-            refusal = next(mistakes(settings), "")
+            use_source_options(options)
+            settings, headers = _settings(options), read_headers_at_start(options)
+            refusal = next(validate_settings(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)
-        if replica_urls(options.host or ""):
+        if split_replica_urls(options.host or ""):
             refusal = "check asks one address at a time; a run asks each of several before its load"
     if refusal:
         return fail(refusal)
     problems = 0
-    for finding in check(settings, headers, raise_open_files()):
+    for finding in check_server(settings, headers, raise_open_files()):
         problems += finding.level == PROBLEM
-        say(f"{line(finding)}\n")
+        print_safely(f"{format_finding(finding)}\n")
     return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
@@ -388,7 +410,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file key.txt",
     )
     add = parser.add_argument
-    add_host(parser)
+    add_host_option(parser)
     add("--model", help="by default the server's first")
     add(
         "--no-model-check",
@@ -406,14 +428,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
     add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
     add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
-    add_access(parser)
+    add_access_options(parser)
     return parser
 
 
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError."""
     return Settings(
-        host=base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
+        host=normalise_base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
         insecure=options.insecure, endpoint_type=options.endpoint_type,
         streaming=PROTOCOLS[options.endpoint_type].streams,
         endpoint="/" + (options.endpoint or PROTOCOLS[options.endpoint_type].path).lstrip("/"),

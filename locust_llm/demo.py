@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from locust_llm.core.text import say
+from locust_llm.core.text import print_safely
 from locust_llm.run.locust_command import LOCUSTFILES
 
 from .exit_status import ENDING_SIGNALS, ExitStatus
@@ -30,15 +30,15 @@ server. The load, which options of run change (run --help has them):
 """
 
 
-def demo(words: list[str]) -> int:
+def run_demo(words: list[str]) -> int:
     """A load test of the simulator, in a minute, without a GPU."""
     if {"-h", "--help"} & {*words}:
-        say(DEMO_HELP)
+        print_safely(DEMO_HELP)
         return ExitStatus.OK
     locustfile = own if (own := Path("locustfiles/chat.py")).is_file() else LOCUSTFILES / "run.py"
-    with simulator() as url:
+    with start_simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
-        say(f"$ {' '.join(command)}\n")
+        print_safely(f"$ {' '.join(command)}\n")
         return _run_with_signals([sys.executable, "-m", *command])
 
 
@@ -52,7 +52,7 @@ def _run_with_signals(command: Sequence[str]) -> int:
 
 
 @contextmanager
-def simulator(*words: str) -> Iterator[str]:
+def start_simulator(*words: str) -> Iterator[str]:
     """The simulator in a process of its own, on a free port; its URL. Ends with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *words],

@@ -39,14 +39,14 @@ PRECEDENCE: Final = (
 undecided rule, on incomplete records is no result."""
 
 
-def of_signal(number: int) -> int:
+def signal_exit_status(number: int) -> int:
     """Of a process that a signal ended before there was a run, as the shell has it: 130 for Ctrl-C."""
     return 128 + number
 
 
 def end_in_order(number: int, frame: object) -> None:
     """A handler of ``ENDING_SIGNALS``: each ``finally`` on the way runs."""
-    raise SystemExit(of_signal(number))
+    raise SystemExit(signal_exit_status(number))
 
 
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
@@ -55,7 +55,7 @@ def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
     return status
 
 
-def worst(statuses: Iterable[int]) -> int:
+def worst_exit_status(statuses: Iterable[int]) -> int:
     """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed requests do."""
 
     def rank(status: int) -> int:
@@ -117,7 +117,7 @@ def decide_exit_status(run: RunOutcome) -> int | None:
         return status
     if status is None:
         status = run.failure_status if run.failed else ExitStatus.OK
-    return worst((status, *worse))
+    return worst_exit_status((status, *worse))
 
 
 def _decide_by_result(run: RunOutcome) -> int | None:

@@ -74,7 +74,7 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
         return file.read(size)
 
 
-def decoded_text(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """UTF-8, behind a byte order mark or without one. Raises ValueError of a few words for anything else."""
     for mark, name in UTF_MARKS:
         if data.startswith(mark):
@@ -85,19 +85,19 @@ def decoded_text(data: bytes) -> str:
         raise ValueError(f"is not UTF-8 text (byte {wrong.start})") from None
 
 
-def fault_of(error: Exception) -> str:
+def describe_syntax_error(error: Exception) -> str:
     """Why a text is no JSON or no TOML, in a few words."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def decoded_toml(text: str) -> dict[str, Any]:
+def decode_toml(text: str) -> dict[str, Any]:
     """Raises ValueError of a few words, also for keys of so many parts that tomllib would take minutes and gigabytes."""
     if MANY_PARTS.search(text):
         raise ValueError("nested too deeply")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(fault_of(error)) from None
+        raise ValueError(describe_syntax_error(error)) from None
 
 
 def open_to_append(path: Path | str) -> int:

@@ -17,50 +17,50 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from locust_llm.core.ci_log import guard_streams, say_commands
+from locust_llm.core.ci_log import guard_streams, print_ci_commands
 from locust_llm.core.record import Record
-from locust_llm.core.refusal import LINE, Refused, refuse
+from locust_llm.core.refusal import LINE, RunRefused, refuse_run
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.core.validation import mistakes, too_few_requests
-from locust_llm.load.numbers import cut_short
+from locust_llm.core.validation import find_too_few_requests, validate_settings
+from locust_llm.load.numbers import truncate_quoted_text
 from locust_llm.run import upload
-from locust_llm.run.console import discard_if_unread, settle_at_exit, write
+from locust_llm.run.console import discard_if_unread, settle_output_at_exit, write_console
 from locust_llm.run.control import messages as from_senders
-from locust_llm.run.control.control import Control
+from locust_llm.run.control.control import Controller
 from locust_llm.run.control.forked_workers import attend_children
-from locust_llm.run.control.progress import keep_apart, progress
-from locust_llm.run.control.run_store import give_up, log_note
+from locust_llm.run.control.progress import keep_logs_off_live_line, show_run_progress
+from locust_llm.run.control.run_store import give_up_reports, log_note
 from locust_llm.run.detached_end import detach_end
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.frames import check_frames
-from locust_llm.run.guarded import guarded
-from locust_llm.run.launch import before_load, launch_of
+from locust_llm.run.guarded import spawn_critical
+from locust_llm.run.launch import before_load, take_launch_options
 from locust_llm.run.locust_table import (
-    count_otherwise,
-    in_rows_of,
+    align_errors_to_rows,
+    describe_count_difference,
+    describe_other_requests,
+    disable_locust_tables,
     keep_no_copies_of_rows,
-    of_others,
+    keep_writing_csv,
     three_digits_in_locust,
-    without_tables,
-    write_csv_to_the_end,
 )
-from locust_llm.run.message import Message
-from locust_llm.run.options import FURTHER, add_options, keep_locusts_defaults, look_through, settings_of
-from locust_llm.run.preflight import the_address
+from locust_llm.run.message import ControlMessage
+from locust_llm.run.options import FURTHER, add_options, build_settings, keep_locusts_defaults, look_through_inputs
+from locust_llm.run.preflight import choose_run_address
 from locust_llm.run.protocol import LOCAL, EndRun
-from locust_llm.run.refusals import dataset_too_long, outgrows
-from locust_llm.run.secrets import withhold
-from locust_llm.run.signals import end_at_once, interrupt, leave, listen
-from locust_llm.run.survey import survey as survey_of
+from locust_llm.run.refusals import explain_outgrown_context, explain_too_long_dataset
+from locust_llm.run.secrets import withhold_secrets
+from locust_llm.run.signals import end_at_once, interrupt_main, leave_process, listen_for_signals
+from locust_llm.run.survey import survey_servers as survey_of
 from locust_llm.run.telemetry import telemetry
 from locust_llm.run.worker import messages as from_control
-from locust_llm.run.worker.process import STATUS_S, cut, work
-from locust_llm.run.worker.sender import Sender, attach_sender
-from locust_llm.web.routes import attach
+from locust_llm.run.worker.process import STATUS_S, cut_open_requests, start_worker
+from locust_llm.run.worker.sender import WorkerContext, attach_worker_context
+from locust_llm.web.routes import attach_pages
 from locust_llm.web.scrape import serve_metrics, serve_metrics_on
 
-from .exit_status import ExitStatus, RunOutcome, decide_exit_status, of_signal
+from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
@@ -68,16 +68,16 @@ logger = logging.getLogger("locust_llm")
 
 keep_locusts_defaults()
 three_digits_in_locust()
-write_csv_to_the_end()
+keep_writing_csv()
 check_frames()
-withhold()
-FURTHER.extend((upload.mistakes, telemetry.mistakes))
+withhold_secrets()
+FURTHER.extend((upload.validate_upload, telemetry.validate_otel))
 
 
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     end_at_once()
-    settle_at_exit()
+    settle_output_at_exit()
     guard_streams(os.environ)
     add_options(parser, _before_load)
 
@@ -89,13 +89,13 @@ def _before_load(options: Namespace) -> None:
 
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
-    keep_apart()
-    launch = launch_of(environment.parsed_options)
+    keep_logs_off_live_line()
+    launch = take_launch_options(environment.parsed_options)
     if not getattr(environment.parsed_options, "stats_history_enabled", False):
         keep_no_copies_of_rows()
-    settings = launch.settings or settings_of(environment.parsed_options)
+    settings = launch.settings or build_settings(environment.parsed_options)
     if isinstance(runner, WorkerRunner):
-        work(environment, runner, settings, forked=launch.forks)
+        start_worker(environment, runner, settings, forked=launch.forks)
     else:
         Plugin(environment, runner, settings, launch.survey)
 
@@ -108,9 +108,9 @@ class Plugin:
         self._settings, self._survey = settings, survey
         """Of the next run: of the command line and the locustfile, or of our form. Nothing else can set them."""
         self._epoch = 0
-        self._control: Control | None = None
+        self._control: Controller | None = None
         """Of the run that is on."""
-        self._shown: Control | None = None
+        self._shown: Controller | None = None
         """The same, or of the last run."""
         self._progress: gevent.Greenlet | None = None
         self._report = self._annotations = ""
@@ -122,24 +122,24 @@ class Plugin:
         self._reported = Event()
         """No report is being made."""
         self._reported.set()
-        self._sender: Sender | None = None
+        self._sender: WorkerContext | None = None
         """None: in the workers."""
         self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
         """There is a port for Prometheus."""
-        self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
+        self._greeted = from_senders.receive_from_workers(environment, runner, lambda: self._control, self._refuse)
         detach_end(runner, unattended=environment.web_ui is None)
-        listen(self._interrupted, self._hurry)
+        listen_for_signals(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
-        self._view = None if environment.web_ui is None else attach(environment, self._set_next, first=ours)
+        self._view = None if environment.web_ui is None else attach_pages(environment, self._set_next, first=ours)
         """None: there is no web page here."""
         serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):
-            self._sender = Sender(environment, settings, self._add_record)
-            attach_sender(environment, self._sender)
-            from_control.receive(runner, self._sender, self._end_sender, self._telemetry.begin)
+            self._sender = WorkerContext(environment, settings, self._add_record)
+            attach_worker_context(environment, self._sender)
+            from_control.receive_from_control(runner, self._sender, self._end_sender, self._telemetry.begin)
         if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
-            attend_children(runner, lambda: leave(ExitStatus.BROKEN))
+            attend_children(runner, lambda: leave_process(ExitStatus.BROKEN))
         hooks = environment.events
         _listen_first(hooks.worker_report, self._group_failures)
         _listen_first(hooks.test_start, self.start)
@@ -159,15 +159,15 @@ class Plugin:
         if self._control is not None:
             self._control.add_record(record)
 
-    def _end_sender(self, message: Message) -> None:
+    def _end_sender(self, message: ControlMessage) -> None:
         if isinstance(message, EndRun) and self._sender is not None:
             self._sender.close()
 
     def _group_failures(self, data: dict[str, Any], **kw: Any) -> None:
         """In a worker's report, before Locust adds it to its tables."""
-        data["errors"] = in_rows_of(self._environment.stats, data.get("errors", {}))
+        data["errors"] = align_errors_to_rows(self._environment.stats, data.get("errors", {}))
 
-    def _report_status(self, sender: Sender, control: Control) -> None:
+    def _report_status(self, sender: WorkerContext, control: Controller) -> None:
         while control is self._control:
             control.on_status(LOCAL, sender.status(users=self._runner.user_count))
             gevent.sleep(STATUS_S)
@@ -181,21 +181,21 @@ class Plugin:
             logger.info("The run is already ending; press Ctrl-C again to cut the requests that are still open")
             if self._environment.web_ui is not None:
                 self._reported.wait()
-                interrupt()
+                interrupt_main()
         elif self._runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
             self._runner.quit()  # Locust waits for workers; those that are there would wait on
-            leave(of_signal(number))
+            leave_process(signal_exit_status(number))
         else:
             if self._control is not None and (line := self._control.open_line()):
                 logger.info(line)
-            interrupt()
+            interrupt_main()
 
     def _hurry(self) -> None:
         """Ctrl-C again: neither what is open nor a report is waited for."""
-        give_up()
+        give_up_reports()
         if self._control is not None:
             self._control.cut_open()
-        cut(self._environment)
+        cut_open_requests(self._environment)
 
     # -- the start -----------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Plugin:
         """A run begins (workers begin with the master's message)."""
         try:
             self._begin()
-        except (Refused, OSError, ValueError) as error:
+        except (RunRefused, OSError, ValueError) as error:
             self._refuse(str(error))
         except Exception as error:  # whatever it is, a run that has not begun must not go on without an end
             logger.debug("the start of the run failed", exc_info=True)
@@ -212,7 +212,7 @@ class Plugin:
 
     def _refuse(self, reason: str) -> None:
         """The run that is to begin cannot be: it ends, and an unattended process with it."""
-        line = f"The run cannot start: {cut_short(reason, LINE)}"
+        line = f"The run cannot start: {truncate_quoted_text(reason, LINE)}"
         logger.error(line)
         runner, options = self._runner, self._environment.parsed_options
         if self._view is not None:
@@ -226,7 +226,7 @@ class Plugin:
         """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
         environment, runner = self._environment, self._runner
         self._refused = False
-        environment.host = address = the_address(environment.host, self._settings.host)
+        environment.host = address = choose_run_address(environment.host, self._settings.host)
         settings = msgspec.structs.replace(
             self._settings,
             host=address,
@@ -238,11 +238,11 @@ class Plugin:
             serve_metrics_on(settings.metrics_port, lambda: self._shown)
             self._scraped = True
         self._epoch += 1
-        control = Control(
+        control = Controller(
             environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        for note in (*survey.notes, *too_few_requests(settings)):
+        for note in (*survey.notes, *find_too_few_requests(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it
         try:
@@ -254,24 +254,28 @@ class Plugin:
         if self._view is not None:
             self._view.begins(control)
         if self._sender is not None:
-            guarded(control.fail, 0.0, self._report_status, self._sender, control)
-        self._progress = guarded(control.fail, 0.0, progress, control)
+            spawn_critical(control.fail, 0.0, self._report_status, self._sender, control)
+        self._progress = spawn_critical(control.fail, 0.0, show_run_progress, control)
         runner.update_state(STATE_SPAWNING)  # a listener may end it now, and Locust stops only what has begun
 
     def _surveyed(self, settings: Settings) -> Discovery:
         """What is known of the server and of the dataset. Raises ValueError and OSError."""
         survey, self._survey = self._survey, None  # the next run asks anew: the form may name another server
         if survey is None:
-            for mistake in mistakes(settings):
-                refuse(mistake)
+            for mistake in validate_settings(settings):
+                refuse_run(mistake)
             options = self._environment.parsed_options
             here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
             survey = survey_of(settings, options, here=here)
-        if dataset := look_through(settings):  # again: in the web page it came from the form
-            if why := dataset_too_long(dataset, survey.context):
-                refuse(why)
+        if dataset := look_through_inputs(settings):  # again: in the web page it came from the form
+            if why := explain_too_long_dataset(dataset, survey.context):
+                refuse_run(why)
             counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
-            notes = (*survey.notes, f"dataset: {dataset}", *filter(None, [outgrows(dataset, survey.context)]))
+            notes = (
+                *survey.notes,
+                f"dataset: {dataset}",
+                *filter(None, [explain_outgrown_context(dataset, survey.context)]),
+            )
             survey = msgspec.structs.replace(survey, dataset_sessions=counted, notes=notes)
         return survey
 
@@ -298,7 +302,7 @@ class Plugin:
         if self._environment.web_ui is not None:
             self._print()
 
-    def _conclude(self, control: Control) -> None:
+    def _conclude(self, control: Controller) -> None:
         """The report of a run, and what it means for the exit status."""
         self._outcome = self._outcome._replace(incomplete=True)  # until it is known better
         try:
@@ -310,7 +314,7 @@ class Plugin:
             self._outcome = control.outcome()
             control.close()
             if url := getattr(self._environment.parsed_options, "upload", None):
-                self._report += f"{upload.uploaded(control.store.folder, url)}\n"
+                self._report += f"{upload.upload_run(control.store.folder, url)}\n"
         finally:
             self._reported.set()
             if self._view is not None:
@@ -321,10 +325,10 @@ class Plugin:
         self._runner.stop()
         self._reported.wait()
         if self._refused or not self._runner.stats.entries:
-            without_tables()  # they would be empty
+            disable_locust_tables()  # they would be empty
         elif self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
-            without_tables()
-            if line := of_others(self._runner.stats, self._names()):
+            disable_locust_tables()
+            if line := describe_other_requests(self._runner.stats, self._names()):
                 self._report += f"{line}\n"
         if line := self._counted_otherwise():
             self._report += f"{line}\n"
@@ -348,7 +352,7 @@ class Plugin:
         if self._shown is None or not any(getattr(options, name, None) for name in ("csv_prefix", "html_file")):
             return ""
         stats = self._shown.live_stats
-        return count_otherwise(stats.counts, stats.profiled)
+        return describe_count_difference(stats.counts, stats.profiled)
 
     def _names(self) -> set[str]:
         """Of our requests."""
@@ -357,8 +361,8 @@ class Plugin:
     def _print(self) -> None:
         """The tables, last on the console."""
         if self._report:
-            write(self._report + "\n")
-            say_commands(self._annotations)
+            write_console(self._report + "\n")
+            print_ci_commands(self._annotations)
         self._report = self._annotations = ""
 
 

@@ -3,5 +3,5 @@
 from locust_llm.run.locust_command import LOCUSTFILES, start_locust
 
 
-def probe(words: list[str]) -> int:
+def run_probe(words: list[str]) -> int:
     return start_locust("probe", words, LOCUSTFILES / "probe.py", "--headless", users="locust_llm.probe_user")

@@ -22,12 +22,20 @@ from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.core.options.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
+from locust_llm.core.options.option import (
+    COUNT,
+    TOKENS,
+    USERS,
+    Option,
+    OptionRange,
+    declared_options,
+    find_out_of_range,
+)
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
-from locust_llm.probe.progress import Progress, place
-from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label, probe_result
-from locust_llm.probe.schedule import Bounds, most_episodes, timetable
+from locust_llm.probe.progress import ProbeProgress, format_probe_position
+from locust_llm.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult, format_episode_label, read_probe_result
+from locust_llm.probe.schedule import ProbeBounds, max_probe_episodes, schedule_episodes
 from locust_llm.run.flags import add_groups
 from locust_llm.run.options import FURTHER
 from locust_llm.run.sessions.branch import FAILED_S
@@ -46,7 +54,7 @@ MIN_BURST: Final = 4
 """Prompts of a burst; a smaller one shows no slots."""
 MAX_FAILED_EPISODES: Final = 3
 """In a row, with every request failed."""
-DEFAULT_BOUNDS: Final = Bounds()
+DEFAULT_BOUNDS: Final = ProbeBounds()
 TIMEOUT_S: Final = 120.0
 """For a first token and for the next one, without a flag: a server that hangs ends the probe."""
 
@@ -58,18 +66,18 @@ class ProbeOptions(msgspec.Struct):
         int,
         Option(
             "probe", "Longest prompt, unless its prefill alone takes too long", "16000", "tokens",
-            Range(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
+            OptionRange(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
         ),
     ] = DEFAULT_BOUNDS.longest_tokens  # fmt: skip
     decoders: Annotated[int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)] = (
         DEFAULT_BOUNDS.decoders
     )
     rounds: Annotated[
-        int, Option("probe", "Repetitions of each measurement", "5", range=Range(2, COUNT.most), in_form=False)
+        int, Option("probe", "Repetitions of each measurement", "5", range=OptionRange(2, COUNT.most), in_form=False)
     ] = DEFAULT_BOUNDS.rounds
 
 
-class Job(NamedTuple):
+class ProbeJob(NamedTuple):
     """A request for the next free user."""
 
     request: ProbeRequest
@@ -84,7 +92,7 @@ class ProbeUser(LLMUser):
     """A user of the probe: see locustfiles/interference.py."""
 
     abstract = True
-    jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
+    jobs: ClassVar["SimpleQueue[ProbeJob | None]"] = SimpleQueue()
     """Of this run. None: there are no more; it stays in the queue for the other users."""
     runner_greenlet: ClassVar[Greenlet | None] = None
     pending: ClassVar[bool] = False
@@ -123,18 +131,23 @@ def run_schedule(user: ProbeUser) -> None:
     options, runner = user.environment.parsed_options, user.environment.runner
     assert options is not None
     assert runner is not None
-    bounds = Bounds(
+    bounds = ProbeBounds(
         longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
         burst=runner.target_user_count,
     )  # fmt: skip
-    probe, texts, progress, most = timetable(bounds), dict[int, str](), Progress(), most_episodes(bounds)
+    probe, texts, progress, most = (
+        schedule_episodes(bounds),
+        dict[int, str](),
+        ProbeProgress(),
+        max_probe_episodes(bounds),
+    )
     results: Sequence[ProbeResult] | None = None
     number, num_failed, part, began = 0, 0, "", time.monotonic()
     try:
         while True:
             episode = next(probe) if results is None else probe.send(results)
             begin, before, part = time.monotonic(), part, _part(episode, bounds.rounds)
-            user.sender.activity = place(number, episode, most, progress.left(episode))
+            user.sender.activity = format_probe_position(number, episode, most, progress.left(episode))
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
             results = _episode(user, episode, number, bounds.rounds, texts)
@@ -154,7 +167,9 @@ def run_schedule(user: ProbeUser) -> None:
     gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
 
 
-def _episode(user: ProbeUser, episode: Episode, number: int, rounds: int, texts: dict[int, str]) -> list[ProbeResult]:
+def _episode(
+    user: ProbeUser, episode: ProbeEpisode, number: int, rounds: int, texts: dict[int, str]
+) -> list[ProbeResult]:
     """Send its requests when they are due, and wait for all of them."""
     text = user.sender.prompts.text
     prompts = [
@@ -163,17 +178,17 @@ def _episode(user: ProbeUser, episode: Episode, number: int, rounds: int, texts:
     ]
     begin = time.monotonic() + LEAD_S
     jobs = [
-        Job(one, prompt, label(number, episode, rounds), begin + one.at_s, AsyncResult())
+        ProbeJob(one, prompt, format_episode_label(number, episode, rounds), begin + one.at_s, AsyncResult())
         for one, prompt in zip(episode.requests, prompts, strict=True)
     ]
     for job in jobs:
         ProbeUser.jobs.put(job)
     records = [job.record.get() for job in jobs]
     gevent.sleep(PAUSE_S if all(record.outcome == OK for record in records) else FAILED_S + PAUSE_S)
-    return [one for record in records if (one := probe_result(record)) is not None]
+    return [one for record in records if (one := read_probe_result(record)) is not None]
 
 
-def _part(episode: Episode, rounds: int) -> str:
+def _part(episode: ProbeEpisode, rounds: int) -> str:
     """Of the schedule: so many lines in a log."""
     parts = {
         "warm": "a short request",
@@ -183,16 +198,16 @@ def _part(episode: Episode, rounds: int) -> str:
     return f"round {episode.round} of {rounds}" if episode.round and episode.kind != "warm" else parts[episode.kind]
 
 
-def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
+def validate_probe(settings: Settings, options: Namespace) -> Iterator[str]:
     """Each reason why a probe cannot run with these settings, one sentence each: its schedule alone decides what one process
     sends. None without the probe's options."""
-    if not all(hasattr(options, option.dest) for option in options_of(ProbeOptions)):
+    if not all(hasattr(options, option.dest) for option in declared_options(ProbeOptions)):
         return
-    for option in options_of(ProbeOptions):
+    for option in declared_options(ProbeOptions):
         if getattr(options, option.dest) is None and option.range is not None:
             yield f"{option.flag} must be at least {option.range.least}, got nothing"
             return
-    if wrong := list(out_of_range(options, options_of(ProbeOptions))):
+    if wrong := list(find_out_of_range(options, declared_options(ProbeOptions))):
         yield from wrong
         return
     fewest = max(MIN_BURST, options.decoders + 2)
@@ -224,9 +239,9 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
 
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
-    add_groups(parser, options_of(ProbeOptions))
-    if mistakes not in FURTHER:  # the web page makes a parser for each visitor
-        FURTHER.append(mistakes)
+    add_groups(parser, declared_options(ProbeOptions))
+    if validate_probe not in FURTHER:  # the web page makes a parser for each visitor
+        FURTHER.append(validate_probe)
     parser.set_defaults(num_users=NUM_USERS, first_token_timeout=TIMEOUT_S, gap_timeout=TIMEOUT_S)
 
 

@@ -18,20 +18,28 @@ import msgspec
 from tabulate import tabulate
 
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.process_reader import get_stream_reader
 from locust_llm.client.reader import ReaderFailed
 from locust_llm.client.request import Request
-from locust_llm.core.certificate import Bounds, Certificate, Differences, Ends, Truth, ends, truth_of
-from locust_llm.core.histogram import percentiles
-from locust_llm.core.machine import Machine, machine_line, machine_of
+from locust_llm.core.certificate import (
+    Ends,
+    ErrorBounds,
+    MeasurementAccuracy,
+    ReferenceTimes,
+    TimingDifferences,
+    parse_reference_times,
+    percentile_error_ends,
+)
+from locust_llm.core.histogram import histogram_percentiles
+from locust_llm.core.machine import Machine, detect_machine, format_machine
 from locust_llm.core.record import OK, Record
-from locust_llm.core.text import bound, ends_of, number, title
+from locust_llm.core.text import format_bound, format_error_ends, format_number, name_percentile
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.run.console import write
-from locust_llm.run.worker.sentinel import sentinel_request
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
+from locust_llm.run.console import write_console
+from locust_llm.run.worker.sentinel import make_reference_request
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
 from locust_llm.truth.process import TruthServer, self_signed
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
@@ -42,7 +50,7 @@ FILES: Final = 64
 MOST_STREAMS: Final = 4000
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
     """TTFT, or the gaps: in ms, by percentile (``p50``)."""
 
     count: int
@@ -50,10 +58,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     true: dict[str, tuple[float, float]]
     """Between these two."""
     plus_minus: dict[str, Ends]
-    difference: Bounds
+    difference: ErrorBounds
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a self-test came to."""
 
     streams: int
@@ -64,50 +72,50 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: float
     """Of this process, a chunk."""
     server_cpu_us: float | None
-    ttft: Row | None
-    gap: Row | None
+    ttft: SelftestRow | None
+    gap: SelftestRow | None
     failures: dict[str, int]
     """Streams that failed, by what became of them."""
-    verdict: Verdict
+    verdict: ClientVerdict
     machine: Machine
 
 
-class Times:
+class TimingErrors:
     """Of one kind, counted by microseconds: what was reported, what it may be by its records, and what was true."""
 
     def __init__(self) -> None:
         self.reported, self.least, self.most = Counter[int](), Counter[int](), Counter[int]()
         self.true_least, self.true_most = Counter[int](), Counter[int]()
 
-    def row(self, found: Bounds) -> Row:
+    def row(self, found: ErrorBounds) -> SelftestRow:
         def at(counts: Counter[int], p: float) -> float:
-            return percentiles(counts, [p])[0] / 1e3
+            return histogram_percentiles(counts, [p])[0] / 1e3
 
         def known(p: float) -> Ends:
             count = self.least.total()
-            return ends(
+            return percentile_error_ends(
                 p, count, lambda q: at(self.least, q), lambda q: at(self.reported, q), lambda q: at(self.most, q),
                 found.pairs,
             )  # fmt: skip
 
-        return Row(
+        return SelftestRow(
             count=self.reported.total(),
-            reported={title(p): at(self.reported, p) for p in PERCENTILES},
-            true={title(p): (at(self.true_least, p), at(self.true_most, p)) for p in PERCENTILES},
-            plus_minus={title(p): known(p) for p in PERCENTILES},
+            reported={name_percentile(p): at(self.reported, p) for p in PERCENTILES},
+            true={name_percentile(p): (at(self.true_least, p), at(self.true_most, p)) for p in PERCENTILES},
+            plus_minus={name_percentile(p): known(p) for p in PERCENTILES},
             difference=found,
         )
 
 
-class Tally:
+class SelftestTally:
     """Of all streams."""
 
     def __init__(self) -> None:
-        self.differences, self.ttft, self.gap = Differences(), Times(), Times()
+        self.differences, self.ttft, self.gap = TimingDifferences(), TimingErrors(), TimingErrors()
         self.failures: Counter[str] = Counter()
         self.lags_us: Counter[int] = Counter()
 
-    def add(self, record: Record, truth: Truth | None) -> None:
+    def add(self, record: Record, truth: ReferenceTimes | None) -> None:
         if record.outcome != OK or truth is None or len(truth.sends) != len(record.chunk_us):
             self.failures[record.outcome if record.outcome != OK else "not the chunks that were sent"] += 1
             return
@@ -128,18 +136,18 @@ class Tally:
             self.gap.true_most[(sends[i][1] - sends[i - 1][0]) // 1000] += 1
 
 
-def selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> Result:
+def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> SelftestResult:
     """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no certificate can be made)."""
-    machine, tally = machine_of(), Tally()
+    machine, tally = detect_machine(), SelftestTally()
     _open_files(streams)
-    stream_reader()
+    get_stream_reader()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         certificate = self_signed(folder) if tls else None
         context = ssl.create_default_context(cafile=str(certificate)) if certificate else None
         server = TruthServer(itl_s, certificate=certificate)
         chunks = max(2, min(1000, round(STREAM_S / itl_s)))
-        request = sentinel_request(Target("127.0.0.1", server.port, context), chunks)
+        request = make_reference_request(Target("127.0.0.1", server.port, context), chunks)
         began, cpu_s = time.monotonic(), time.process_time()
         gevent.joinall([gevent.spawn(_stream, request, began + seconds, tally) for _ in range(streams)])
         lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
@@ -157,13 +165,13 @@ def _open_files(streams: int) -> None:
         )
 
 
-def _stream(request: Request, until: float, tally: Tally) -> None:
+def _stream(request: Request, until: float, tally: SelftestTally) -> None:
     """A greenlet: one stream after the other."""
     line, gate = UserConnection(), Gate()
     try:
         while time.monotonic() < until:
-            record = exchange(line, gate, request, 0.0)
-            tally.add(record, None if line.stream is None else truth_of(line.stream.answer.last))
+            record = exchange_request(line, gate, request, 0.0)
+            tally.add(record, None if line.stream is None else parse_reference_times(line.stream.answer.last))
             if record.outcome != OK:
                 gevent.sleep(0.1)
     finally:
@@ -171,14 +179,20 @@ def _stream(request: Request, until: float, tally: Tally) -> None:
 
 
 def _result(
-    streams: int, tls: bool, lasted_s: float, cpu_s: float, server_s: float | None, tally: Tally, machine: Machine
-) -> Result:
+    streams: int,
+    tls: bool,
+    lasted_s: float,
+    cpu_s: float,
+    server_s: float | None,
+    tally: SelftestTally,
+    machine: Machine,
+) -> SelftestResult:
     found = tally.differences.certificate()
     chunks = tally.differences.chunks
     merged_share = tally.differences.merged / max(chunks, 1)
     ttft = None if found.ttft is None else tally.ttft.row(found.ttft)
     gap = None if found.gap is None else tally.gap.row(found.gap)
-    return Result(
+    return SelftestResult(
         streams=streams, seconds=lasted_s, tls=tls, chunks=chunks, merged_share=merged_share,
         cpu_us=cpu_s / max(chunks, 1) * 1e6,
         server_cpu_us=None if server_s is None else server_s / max(chunks, 1) * 1e6,
@@ -187,11 +201,11 @@ def _result(
     )  # fmt: skip
 
 
-def _judged(tally: Tally, found: Certificate, merged_share: float, cpu_share: float) -> Verdict:
+def _judged(tally: SelftestTally, found: MeasurementAccuracy, merged_share: float, cpu_share: float) -> ClientVerdict:
     def p99_ms(counts: Counter[int]) -> float | None:
-        return percentiles(counts, [percent_of(counts.total())])[0] / 1e3 if counts else None
+        return histogram_percentiles(counts, [highest_known_percent(counts.total())])[0] / 1e3 if counts else None
 
-    evidence = Evidence(
+    evidence = ProcessEvidence(
         worker="selftest",
         requests=tally.differences.streams,
         ttft_p99_ms=p99_ms(tally.ttft.reported),
@@ -205,31 +219,33 @@ def _judged(tally: Tally, found: Certificate, merged_share: float, cpu_share: fl
         required=True,
         uncertified=found.missing,
     )
-    verdict = judge([evidence])
+    verdict = judge_client([evidence])
     assert verdict is not None
     return verdict
 
 
-def text(result: Result) -> str:
+def format_selftest(result: SelftestResult) -> str:
     """For the console."""
     return "\n".join(_lines(result)) + "\n"
 
 
-def _lines(r: Result) -> Iterator[str]:
+def _lines(r: SelftestResult) -> Iterator[str]:
     wire = "TLS" if r.tls else "plain HTTP"
     merged = f"{r.merged_share:.2%} of them came more than one to a read"
     yield f"{r.streams} streams over {wire}, {r.seconds:.1f} s, {r.chunks:,} chunks, {merged}"
     server = "" if r.server_cpu_us is None else f"; the truth server took {r.server_cpu_us:.1f} µs"
     yield f"{r.cpu_us:.1f} µs of CPU a chunk{server}"
-    yield f"{machine_line(r.machine)}; load average before {number(r.machine.load)}"
+    yield f"{format_machine(r.machine)}; load average before {format_number(r.machine.load)}"
     rows = [(name, row) for name, row in (("TTFT", r.ttft), ("gaps", r.gap)) if row is not None]
     if rows:
         yield ""
-        yield _table(["ms", *map(title, PERCENTILES)], [line for name, row in rows for line in _figures(name, row)])
+        yield _table(
+            ["ms", *map(name_percentile, PERCENTILES)], [line for name, row in rows for line in _figures(name, row)]
+        )
         yield ""
         yield _table(
             ["reported minus true at most, ms", "p50", "p95", "p99", "max", "count"],
-            [[name, *map(bound, (d.p50_ms, d.p95_ms, d.p99_ms, d.max_ms)), f"{d.count:,}"]
+            [[name, *map(format_bound, (d.p50_ms, d.p95_ms, d.p99_ms, d.max_ms)), f"{d.count:,}"]
              for name, d in ((name, row.difference) for name, row in rows)],
         )  # fmt: skip
     yield ""
@@ -239,10 +255,10 @@ def _lines(r: Result) -> Iterator[str]:
     yield f"client verdict {r.verdict.level}" + (f": {reasons}. {r.verdict.advice}" if reasons else "")
 
 
-def _figures(name: str, row: Row) -> Iterator[list[str]]:
-    yield [f"{name} reported", *(number(value) for value in row.reported.values())]
+def _figures(name: str, row: SelftestRow) -> Iterator[list[str]]:
+    yield [f"{name} reported", *(format_number(value) for value in row.reported.values())]
     yield [f"{name} true", *(f"{low:.2f} to {high:.2f}" for low, high in row.true.values())]
-    yield [f"{name} plus-minus", *map(ends_of, row.plus_minus.values())]
+    yield [f"{name} plus-minus", *map(format_error_ends, row.plus_minus.values())]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -252,7 +268,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def command(words: list[str]) -> int:
+def run_selftest(words: list[str]) -> int:
     """0 where the client verdict is OK."""
     parser = argparse.ArgumentParser(
         prog="locust-llm selftest",
@@ -268,13 +284,13 @@ def command(words: list[str]) -> int:
     if not (1 <= options.streams <= MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600):
         return fail(f"--streams takes 1 to {MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h")
     try:
-        result = selftest(options.streams, options.itl, options.run_time, options.tls)
+        result = measure_selftest(options.streams, options.itl, options.run_time, options.tls)
     except ReaderFailed as error:
         return fail(str(error), ExitStatus.BROKEN)
     except (OSError, subprocess.CalledProcessError) as error:
         what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
         return fail(f"{what}: {error}")
-    write(msgspec.json.encode(result).decode() + "\n" if options.json else text(result))
+    write_console(msgspec.json.encode(result).decode() + "\n" if options.json else format_selftest(result))
     return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
 
 

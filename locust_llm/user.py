@@ -13,19 +13,25 @@ import msgspec
 
 from locust_llm.client.answer import Answer
 from locust_llm.client.gate import GateClosed
-from locust_llm.client.requests_bridge import PlainRequests, authorities, keep_home, own_certificate, proxies_of
+from locust_llm.client.requests_bridge import (
+    PlainRequestEvent,
+    find_client_certificate,
+    find_trusted_certificates,
+    keep_headers_on_server,
+    session_proxies,
+)
 from locust_llm.core.record import Record
 from locust_llm.load.conversation import Conversation
-from locust_llm.load.formats import Item
+from locust_llm.load.formats import DatasetSession
 from locust_llm.load.media import MediaError
 from locust_llm.run.protocol import RequestsReturned
-from locust_llm.run.sessions.branch import Branches
+from locust_llm.run.sessions.branch import SenderPool
 from locust_llm.run.sessions.script import Session
-from locust_llm.run.sessions.tree import Tree
-from locust_llm.run.sessions.turn import Turn
+from locust_llm.run.sessions.tree import SessionTree
+from locust_llm.run.sessions.turn import OutgoingTurn
 from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
 from locust_llm.run.worker.permits import Permit
-from locust_llm.run.worker.sender import Sender, sender_of
+from locust_llm.run.worker.sender import WorkerContext, get_worker_context
 
 logger = logging.getLogger("locust_llm")
 
@@ -41,7 +47,7 @@ class LLMUser(HttpUser):
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
-        self.sender: Sender = sender_of(environment)
+        self.sender: WorkerContext = get_worker_context(environment)
         self.sender.keeps_address(type(self).host, f"the user class {type(self).__name__}")
         self.host = self.sender.address or self.host
         super().__init__(environment)
@@ -52,13 +58,15 @@ class LLMUser(HttpUser):
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
-        keep_home(self.client, self.sender.headers, lambda: self.sender.address)
-        self.client.request_event = PlainRequests(environment.events.request, self.client.headers, self.sender.headers)
-        self.client.verify = authorities() if not self.sender.settings.insecure else False
-        self.client.cert = own_certificate()
+        keep_headers_on_server(self.client, self.sender.headers, lambda: self.sender.address)
+        self.client.request_event = PlainRequestEvent(
+            environment.events.request, self.client.headers, self.sender.headers
+        )
+        self.client.verify = find_trusted_certificates() if not self.sender.settings.insecure else False
+        self.client.cert = find_client_certificate()
         self.client.base_url = self.client.base_url.partition("?")[0]
-        self.client.proxies = proxies_of(self.client.base_url)
-        self._branches = Branches(self)
+        self.client.proxies = session_proxies(self.client.base_url)
+        self._branches = SenderPool(self)
         own = self.on_stop  # of a class that extends this one, and need not call that of its base, as in Locust
         self.on_stop = lambda: self._leave(own)  # type: ignore[method-assign]
 
@@ -110,7 +118,7 @@ class LLMUser(HttpUser):
             max_tokens = prompts.output_tokens() if drawn is None else drawn[0].output_tokens
         model = self.sender.sessions.model(session)
         tenant = self.tenant or self.sender.tenants.of(self.number, session)
-        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model, tenant=tenant)
+        turn = OutgoingTurn(messages, asked, max_tokens, session, sized=asked is not None, model=model, tenant=tenant)
         record = branch.send(permit, turn, name, headers, keep_text, body)
         return branch.answer(record, keep_text=keep_text)
 
@@ -141,7 +149,9 @@ class LLMUser(HttpUser):
         """
         sender = self.sender
         permit, item, decoded, conversation = self._begin()
-        tree = Tree(self._branches, conversation, decoded, name=name, headers=headers, keep_text=keep_text, body=body)
+        tree = SessionTree(
+            self._branches, conversation, decoded, name=name, headers=headers, keep_text=keep_text, body=body
+        )
         try:
             tree.send(permit)
         except MediaError as wrong:  # of what the control could read: the run ends
@@ -152,7 +162,7 @@ class LLMUser(HttpUser):
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return tree.records
 
-    def _begin(self) -> tuple[Permit, bytes | None, Item | None, Conversation]:
+    def _begin(self) -> tuple[Permit, bytes | None, DatasetSession | None, Conversation]:
         """The next session, with the permit of its first turn. While one tenant is alone the others' arrivals are drawn as
         ever, and not sent: so its own have the times and the prompts that they have beside them; the others' users wait."""
         sender, permit = self.sender, self._branches.main.permit()
@@ -170,7 +180,7 @@ class LLMUser(HttpUser):
             except GateClosed:
                 sender.permits.put_back(permit)
                 raise StopUser from None
-            decoded = None if item is None else msgspec.msgpack.decode(item, type=Item)
+            decoded = None if item is None else msgspec.msgpack.decode(item, type=DatasetSession)
             conversation = sender.sessions.begin(decoded)
             conversation.tenant = self.tenant or (decoded.tenant if decoded is not None else "") or own
             if alone in ("", conversation.tenant):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 FOLDER = Path("reports/example")
 WORDS = (
@@ -19,6 +19,6 @@ WORDS = (
 
 if __name__ == "__main__":
     shutil.rmtree(FOLDER, ignore_errors=True)
-    with simulator() as url:
+    with start_simulator() as url:
         done = subprocess.run([sys.executable, "-m", "locust_llm", "run", "--host", url, *WORDS], check=False)
     sys.exit(done.returncode if done.returncode not in (3, 4) else 0)  # a rule that fails is part of the example

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
-from locust_llm.check import FINE, NOTE, PROBLEM, Finding, check, command, line
+from locust_llm.check import FINE, NOTE, PROBLEM, CheckFinding, check_server, format_finding, run_check
 from locust_llm.core.settings import Settings
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 KEY = "sk-0123456789abcdef"
 
@@ -51,22 +51,22 @@ def answers(
     return answer
 
 
-def found(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> dict[str, Finding]:
-    return {one.what: one for one in check(Settings(host=server.url, **settings), headers or {}, 20_000)}
+def found(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> dict[str, CheckFinding]:
+    return {one.what: one for one in check_server(Settings(host=server.url, **settings), headers or {}, 20_000)}
 
 
 def test_nobody_is_there() -> None:
     with tiny_server(started=False) as nobody:
-        (only,) = check(Settings(host=nobody.url), {}, 20_000)
+        (only,) = check_server(Settings(host=nobody.url), {}, 20_000)
     assert (only.level, only.what) == (PROBLEM, "reachable")
     assert "refused" in only.found
 
 
 def test_a_server_that_streams(server: TinyServer) -> None:
     said = found(server)
-    assert said["reachable"] == Finding(FINE, "reachable", f"{server.url} (tiny)")
+    assert said["reachable"] == CheckFinding(FINE, "reachable", f"{server.url} (tiny)")
     assert said["model"].found == "tiny"
-    assert said["models"] == Finding(NOTE, "models", "no --model given: tiny taken, the first of tiny, other")
+    assert said["models"] == CheckFinding(NOTE, "models", "no --model given: tiny taken, the first of tiny, other")
     assert said["streams"].level == FINE
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
     assert (said["tokens per chunk"].level, said["tokens per chunk"].found) == (NOTE, "2.00")
@@ -138,14 +138,14 @@ def test_what_a_run_would_be_refused_for_is_a_problem(server: TinyServer) -> Non
 
 def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.5)
-    said = {one.what: one for one in check(Settings(host=server.url), {}, 20_000, seconds=0.95)}
+    said = {one.what: one for one in check_server(Settings(host=server.url), {}, 20_000, seconds=0.95)}
     assert len(server.asked) < 6  # of a dozen
     assert said["streams"].level == FINE
     assert said["prefix cache"].found.startswith("not known: ")
 
 
 def test_too_many_users_for_this_machine(server: TinyServer) -> None:
-    (short,) = [one for one in check(Settings(host=server.url, users=500), {}, 256) if one.what == "sockets"]
+    (short,) = [one for one in check_server(Settings(host=server.url, users=500), {}, 256) if one.what == "sockets"]
     assert short.level == PROBLEM
     assert "ulimit -Hn" in short.found
 
@@ -189,42 +189,42 @@ def test_the_address_stands_alone_or_behind_host(server: TinyServer, capsys: pyt
         [f"-H{plain}"],
         [plain, "-H", server.url],
     ):
-        assert command(words) == 0
+        assert run_check(words) == 0
         assert f"reachable        {server.url}" in capsys.readouterr().out
     for words, why in (
         ([], "the server's address is missing, such as localhost:8000"),
         ([plain, "--host", "localhost:1"], "two addresses are given: name one server"),
     ):
-        assert command(words) == 5
+        assert run_check(words) == 5
         assert capsys.readouterr().err == f"locust-llm: error: {why}\n"
 
 
 def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command([server.url.removeprefix("http://"), "-u", "20"]) == 0
+    assert run_check([server.url.removeprefix("http://"), "-u", "20"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:2] == ["ok", "reachable"]
     server.chat = answers(streams=False)
-    assert command([server.url]) == 1
+    assert run_check([server.url]) == 1
     assert "PROBLEM streams" in capsys.readouterr().out
-    assert command(["--host", server.url, "--api-key", KEY]) == 5
+    assert run_check(["--host", server.url, "--api-key", KEY]) == 5
     assert capsys.readouterr().err == (
         "locust-llm: error: there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here\n"
     )
-    assert command(["http://user:password@localhost"]) == 5
+    assert run_check(["http://user:password@localhost"]) == 5
     assert "must not hold a user and a password" in capsys.readouterr().err
-    assert command(["localhost:1", "--api-key-command", "false"]) == 5
+    assert run_check(["localhost:1", "--api-key-command", "false"]) == 5
     assert "--api-key-command ended with status 1" in capsys.readouterr().err
 
 
 def test_advice_stands_below() -> None:
-    assert line(Finding(FINE, "usage", "yes")) == "ok      usage            yes"
-    assert line(Finding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
+    assert format_finding(CheckFinding(FINE, "usage", "yes")) == "ok      usage            yes"
+    assert format_finding(CheckFinding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
 
 
 @pytest.mark.slow
 def test_a_role_that_comes_long_before_the_first_token() -> None:
-    with simulator("--like", "transformers", "--ttft-ms", "120", "--itl-ms", "2") as url:
-        said = {one.what: one for one in check(Settings(host=url), {}, 20_000)}
+    with start_simulator("--like", "transformers", "--ttft-ms", "120", "--itl-ms", "2") as url:
+        said = {one.what: one for one in check_server(Settings(host=url), {}, 20_000)}
     assert said["early events"].level == NOTE
     assert "before the first token" in said["early events"].found
     assert said["simulated"].level == NOTE

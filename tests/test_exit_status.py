@@ -8,7 +8,7 @@ import pytest
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
 from locust_llm.core.run import NAMED, UNDECIDED
-from locust_llm.exit_status import BY_PROBE, BY_RULES, ExitStatus, RunOutcome, decide_exit_status, worst
+from locust_llm.exit_status import BY_PROBE, BY_RULES, ExitStatus, RunOutcome, decide_exit_status, worst_exit_status
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 OWN = 77
@@ -30,7 +30,7 @@ OWN = 77
     ],
 )
 def test_what_is_certain_wins(statuses: list[int], expected: int) -> None:
-    assert worst(statuses) == worst(reversed(statuses)) == expected
+    assert worst_exit_status(statuses) == worst_exit_status(reversed(statuses)) == expected
 
 
 BROKEN_RULE = RunOutcome(has_rules=True, slo_status="FAIL")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import golden, unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.report.build import remake
+from locust_llm.report.build import remake_reports
 
 HOW = "make golden writes the files anew: a difference that is meant belongs in the changelog"
 
@@ -68,7 +68,7 @@ def test_the_numbers_of_the_example_follow_from_its_records(tmp_path: Path) -> N
     folder.mkdir()
     for name in ("profile_export.jsonl", "server_metrics.jsonl", "run.json"):
         shutil.copy(golden.EXAMPLE / name, folder)
-    remake(folder)
+    remake_reports(folder)
     again = golden.read_numbers(folder)
     assert again.keys() == stored.keys()
     different = {

@@ -14,9 +14,9 @@ from hypothesis.extra.lark import from_lark
 from lark import Lark
 from support.records import answered, failed
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import FAILURES
-from locust_llm.slo.grammar import PRESETS, parse
+from locust_llm.slo.grammar import PRESETS, parse_rule
 
 ROOT: Final = Path(__file__).parents[1]
 SCHEMAS: Final = ROOT / "docs" / "schemas"
@@ -48,7 +48,10 @@ def test_a_run_and_its_records_fit_their_schemas() -> None:
     jsonschema.validate(json.loads((EXAMPLE / "run.json").read_text()), schema("run"))
     of_record = jsonschema.Draft202012Validator(schema("record"))
     lines = (EXAMPLE / "profile_export.jsonl").read_bytes().splitlines()[::20]
-    made = [line(answered(20, 30, 40, merged=((1, 25_000),))), *(line(failed(outcome)) for outcome in FAILURES)]
+    made = [
+        format_record_line(answered(20, 30, 40, merged=((1, 25_000),))),
+        *(format_record_line(failed(outcome)) for outcome in FAILURES),
+    ]
     for text in (*lines, *made):
         of_record.validate(json.loads(text))
     with pytest.raises(jsonschema.ValidationError):
@@ -60,7 +63,7 @@ def test_a_run_and_its_records_fit_their_schemas() -> None:
 def test_what_the_grammar_makes_the_parser_reads(text: str) -> None:
     """And writes in a form that the grammar has too."""
     try:
-        rule = parse(text)
+        rule = parse_rule(text)
     except ValueError as error:
         if BEYOND.search(str(error)):
             return
@@ -75,4 +78,4 @@ def test_each_rule_that_is_written_somewhere_is_one_of_the_grammar() -> None:
     assert len(rules) > 30
     for text in rules:
         GRAMMAR.parse(text)
-        GRAMMAR.parse(str(parse(text)))
+        GRAMMAR.parse(str(parse_rule(text)))

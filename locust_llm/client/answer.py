@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core.record import Record
-from locust_llm.protocols.answer import Delta, Text
+from locust_llm.protocols.answer import Delta, TextChoice
 
 REASONING: Final = ("reasoning_content", "reasoning")
 """Fields of the reasoning: of DeepSeek, SGLang and older vLLM; of newer vLLM and OpenRouter."""
@@ -25,10 +25,10 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         Raises:
             ValueError: the request had ``keep_text=False``.
         """
-        deltas: Sequence[Delta | Text] | None = self.__dict__.get("deltas", ())
+        deltas: Sequence[Delta | TextChoice] | None = self.__dict__.get("deltas", ())
         if deltas is None:
             raise ValueError("the answer was not kept: leave out keep_text=False")
-        return {**joined(deltas), **self.__dict__.get("more", {})}
+        return {**join_deltas(deltas), **self.__dict__.get("more", {})}
 
     @property
     def text(self) -> str:
@@ -44,19 +44,21 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         return calls
 
 
-def answered(record: Record, deltas: Sequence[Delta | Text] | None, more: Mapping[str, Any] | None = None) -> Answer:
+def build_answer(
+    record: Record, deltas: Sequence[Delta | TextChoice] | None, more: Mapping[str, Any] | None = None
+) -> Answer:
     """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its message."""
     answer = Answer(**msgspec.structs.asdict(record))
     answer.__dict__.update(deltas=deltas, more=more or {})
     return answer
 
 
-def answer_tokens(record: Record) -> int | None:
+def count_answer_tokens(record: Record) -> int | None:
     """Output tokens without those of reasoning, which no history has; None: not known."""
     return None if record.output_tokens is None else record.output_tokens - (record.reasoning_tokens or 0)
 
 
-def joined(deltas: Sequence[Delta | Text]) -> dict[str, Any]:
+def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
     """The message that these parts make: texts and arguments one after the other (OpenAI, "Chat completion chunk")."""
     content: Any = _text([delta.content for delta in deltas])
     message: dict[str, Any] = {"role": "assistant", "content": content}

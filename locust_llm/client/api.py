@@ -12,13 +12,13 @@ LENGTH_PROMPT: Final = "Answer with the one word yes."
 LENGTH_TOKENS: Final = 48
 
 
-def length_fields(way: tuple[str, ...], output_tokens: int) -> dict[str, Any]:
+def make_length_fields(way: tuple[str, ...], output_tokens: int) -> dict[str, Any]:
     """What to add to the body of a request so that its output has ``output_tokens``; nothing for ()."""
     values = {"ignore_eos": True, "min_tokens": output_tokens}
     return {name: values[name] for name in way}
 
 
-def obeyed(status: int, output_tokens: int | None, finish_reason: str | None, asked: int = LENGTH_TOKENS) -> bool:
+def obeys_length(status: int, output_tokens: int | None, finish_reason: str | None, asked: int = LENGTH_TOKENS) -> bool:
     """A probe of ``asked`` tokens came to them. False: it was refused (OpenAI answers 400 to an unknown field, others
     422), or the field was accepted and ignored, and the answer ended by itself (``finish_reason`` stop).
 

@@ -83,7 +83,7 @@ class Buffering:
         if record.tokens_from == "usage" and record.choices == 1:
             self.chunks += len(us)
             self.tokens += tokens
-        way = way_of(record)
+        way = classify_buffering(record)
         slot[way] += 1
         self.ways[way] += bool(way)
         if way == WHOLE:
@@ -153,7 +153,7 @@ class Buffering:
             )
 
 
-def way_of(record: Record) -> str:
+def classify_buffering(record: Record) -> str:
     """In which way one answer came that was held back: WHOLE, DELAYED or LUMPS; empty where it was not, or where it was
     this machine that read late."""
     us = record.chunk_us
@@ -167,7 +167,7 @@ def way_of(record: Record) -> str:
     together = len(first) / len(reads)
     gaps_us = [after - before for before, after in pairwise(reads)]
     low, high = DELAYED_ACK_US
-    if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and share(gaps_us, low, high) >= DELAYED_SHARE:
+    if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and fraction_in_range(gaps_us, low, high) >= DELAYED_SHARE:
         return DELAYED
     usual = median(Counter(first).values())
     return LUMPS if together >= LUMP and usual >= USUAL_LUMP else ""
@@ -184,5 +184,5 @@ def read_too_late(record: Record) -> bool:
     return lag_us >= max(span_us / (len(us) - 1), AT_ONCE_US)
 
 
-def share(values: list[int], low: int, high: int) -> float:
+def fraction_in_range(values: list[int], low: int, high: int) -> float:
     return sum(low <= value <= high for value in values) / len(values)

@@ -26,13 +26,13 @@ WINDOW_LOG: Final = 23
 """Of zstd: RFC 9659 allows a window of 8 MiB, so no body takes more memory."""
 
 
-def codings(header: str) -> tuple[str, ...]:
+def parse_codings(header: str) -> tuple[str, ...]:
     """Those of a Content-Encoding that change the bytes, in the order in which they were applied."""
     names = (name.strip().lower() for name in header.split(","))
     return tuple(name for name in names if name in NAMES)
 
 
-def decompressed(data: bytes, applied: tuple[str, ...], most: int) -> bytes | None:
+def decompress_body(data: bytes, applied: tuple[str, ...], most: int) -> bytes | None:
     """What can be read of ``data``, at most so many bytes; None: nothing."""
     if len(applied) > MOST:
         return None

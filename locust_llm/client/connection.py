@@ -16,10 +16,10 @@ import gevent.socket
 import msgspec
 from gevent import Timeout
 
-from .loop_turns import take_turn
+from .loop_turns import yield_to_event_loop
 from .route.proxy import Proxy, ProxyFailed
-from .route.source import Sources, connected
-from .route.tls import TLS
+from .route.source import SourceAddresses, connect_socket
+from .route.tls import TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
 """The socket module does not name it; other systems have none that is as exact."""
@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     proxy: Proxy | None = None
     """Through which; None: directly."""
-    sources: Sources | None = None
+    sources: SourceAddresses | None = None
     """Where connections leave from, to the proxy too; None: the kernel chooses."""
 
 
@@ -88,7 +88,7 @@ class Connection:
     def __init__(self, target: Target, timeout: float = CONNECT_TIMEOUT_S) -> None:
         """Open it. Raises ConnectFailed; a greenlet killed meanwhile leaves no socket behind."""
         self.target = target
-        self.tls: TLS | None = None
+        self.tls: TLSLayer | None = None
         self.used = 0
         self._retransmits = 0
         self._socket: Any = None
@@ -126,7 +126,7 @@ class Connection:
         if proxy is not None and proxy.mistake:
             raise ProxyFailed(proxy.mistake)
         near = proxy or target
-        self._socket = sock = connected(near.host, near.port, target.sources)  # so that close() finds it
+        self._socket = sock = connect_socket(near.host, near.port, target.sources)  # so that close() finds it
         self._opened_at = time.monotonic()
         self._opened_s = self._by_kernel(near.host, self._opened_at - began)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -138,7 +138,7 @@ class Connection:
                 if not (data := sock.recv(READ_BYTES)):
                     raise ProxyFailed("closed the connection without an answer to CONNECT")
                 reply += data
-                take_turn()
+                yield_to_event_loop()
             self._reached = True
         return sock
 
@@ -150,14 +150,14 @@ class Connection:
         return min(seconds, rtt_us / 1e6) if known and rtt_us is not None else seconds
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
-        self.tls = tls = TLS(context, host)
+        self.tls = tls = TLSLayer(context, host)
         data, received = b"", 0
         while True:
             if answer := tls.handshake(data):
                 self._socket.sendall(answer)
             if tls.established:
                 return
-            take_turn()  # where more lies there, recv gives nobody else a turn, nor the deadline
+            yield_to_event_loop()  # where more lies there, recv gives nobody else a turn, nor the deadline
             data = self._socket.recv(READ_BYTES)
             received += len(data)
             if received > MAX_HANDSHAKE_BYTES:
@@ -237,7 +237,7 @@ class Connection:
         """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
         However fast the peer sends, the loop has a turn with each read. Raises OSError and TLSClosed."""
         while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
-            take_turn()
+            yield_to_event_loop()
             plain = bytes(data) if self.tls is None else self.tls.received(data)
             if plain:
                 return plain  # else it was a part of a TLS record, or a session ticket

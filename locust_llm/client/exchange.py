@@ -14,11 +14,11 @@ from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
 from .loop_turns import can_wait
 from .open_stream import OpenStream
-from .process_reader import stream_reader
+from .process_reader import get_stream_reader
 from .reader import ReaderFailed
-from .request import Limits, Request, message_of
-from .response import Response, describe
-from .retry import retry_after_s
+from .request import Request, RequestTimeout, timeout_message
+from .response import Response, describe_exception
+from .retry import parse_retry_after_s
 
 SIMULATOR: Final = "locust-llm-simulator"
 """How the Server header of the simulator that comes with this package begins."""
@@ -77,7 +77,7 @@ class UserConnection:
             self.connection = None
 
 
-def exchange(
+def exchange_request(
     line: UserConnection,
     gate: Gate,
     request: Request,
@@ -116,7 +116,7 @@ def _exchange(
     line.stream = None
     stream = _stream(request)
     try:
-        stream_reader()  # made before there is any time to measure
+        get_stream_reader()  # made before there is any time to measure
     except ReaderFailed as error:
         now = time.monotonic()
         return _unsent(fields, request, now, now, CLIENT_ERROR, str(error))
@@ -184,14 +184,14 @@ def _admitted(
         connection = line.connection
         assert connection is not None
         line.stream = stream
-        reader, sealed = stream_reader(), connection.sealed(request.pieces)
+        reader, sealed = get_stream_reader(), connection.sealed(request.pieces)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
             reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
         except ReaderFailed as error:
             line.close()
             return _unsent(fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error))
-        limits = Limits(request, stream)
+        limits = RequestTimeout(request, stream)
         unsent, killed = _answered(line, request, reading, limits, sealed)
         if killed is not None or not _stale(connection, stream):
             break
@@ -207,7 +207,7 @@ def _admitted(
         line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
     if unsent is not None and stream.status is None:
-        stream.failure = ("send_failed", describe(unsent))
+        stream.failure = ("send_failed", describe_exception(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
     killed = killed or _gave_way(request, gate, stream)
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
@@ -246,14 +246,14 @@ def _stale(connection: Connection, stream: Response) -> bool:
 
 
 def _answered(
-    line: UserConnection, request: Request, reading: OpenStream, limits: Limits, sealed: Sequence[bytes]
+    line: UserConnection, request: Request, reading: OpenStream, limits: RequestTimeout, sealed: Sequence[bytes]
 ) -> tuple[OSError | None, BaseException | None]:
     """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
     unsent: OSError | None = None
     killed: BaseException | None = None
     try:
         try:
-            stream_reader().sent(reading, reading.connection.send(sealed))
+            get_stream_reader().sent(reading, reading.connection.send(sealed))
             reading.stream.written_ns = limits.written()
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything
@@ -261,7 +261,7 @@ def _answered(
     except BaseException as error:
         limits.close()
         if error is limits:
-            killed = _give_up(reading, limits.outcome, message_of(request, limits.outcome))
+            killed = _give_up(reading, limits.outcome, timeout_message(request, limits.outcome))
         else:
             reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
             killed = _give_up(reading, reason, "given up while it ran") or error
@@ -273,7 +273,7 @@ def _answered(
 def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException | None:
     """Take the stream back from the reader's thread, however often this greenlet is killed meanwhile; the last kill."""
     killed: BaseException | None = None
-    stream_reader().drop(reading, outcome, message)
+    get_stream_reader().drop(reading, outcome, message)
     while not reading.ended.is_set():
         try:
             reading.ended.wait()
@@ -285,7 +285,7 @@ def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException |
 def _record(
     stream: Response, fields: dict[str, Any], request: Request, asked_at: float, freed_at: float | None
 ) -> Record:
-    stream_reader().give_way()
+    get_stream_reader().give_way()
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, merged = stream.chunks()
@@ -320,7 +320,7 @@ def _record(
         finish_reason=answer.finish_reason,
         streamed=stream.streamed,
         choices=answer.choices,
-        retry_after_s=None if later is None else retry_after_s(str(later), time.time()),
+        retry_after_s=None if later is None else parse_retry_after_s(str(later), time.time()),
         input_tokens=counts.input,
         output_tokens=tokens,
         reasoning_tokens=reasoning,

@@ -12,13 +12,13 @@ import msgspec
 import requests
 from gevent import Timeout
 
-from locust_llm.protocols.answer import mended
+from locust_llm.protocols.answer import repair_json
 
-from .compression import codings, decompressed
+from .compression import decompress_body, parse_codings
 from .connection import ConnectFailed, Connection, Target, TLSClosed
 from .exchange import UserConnection
-from .http import Frame, HTTPParseError
-from .requests_bridge import head, target
+from .http import HTTPParseError, HTTPResponseParser
+from .requests_bridge import format_request_head, make_target
 from .response import MAX_ERROR_BYTES, MAX_HEADER_BYTES
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
@@ -38,7 +38,7 @@ class FetchFailed(Exception):
         self.outcome = outcome
 
 
-class Answer(NamedTuple):
+class FetchedResponse(NamedTuple):
     """A whole one, whatever its status."""
 
     status: int
@@ -58,7 +58,7 @@ def fetch(
     timeout_s: float,
     max_bytes: int = MAX_BYTES,
     begun: bool = False,
-) -> Answer:
+) -> FetchedResponse:
     """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
     for the next question. ``verify``: as requests has it. ``begun``: of a stream its first event is enough, and the
     connection is closed behind it, at which servers end the answer.
@@ -89,11 +89,13 @@ def fetch(
             used.close()
 
 
-def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool) -> tuple[Answer, bool]:
+def _asked(
+    line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool
+) -> tuple[FetchedResponse, bool]:
     """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
     kept, so that not a byte came."""
     while True:
-        old, frame = line.open(where) is None, Frame()
+        old, frame = line.open(where) is None, HTTPResponseParser()
         connection = line.connection
         assert connection is not None
         try:
@@ -119,12 +121,12 @@ def _prepared(
     if not (prepared.url or "").startswith(("http://", "https://")):
         raise FetchFailed("no_url", "it begins with neither http:// nor https://")
     try:
-        return head(prepared) + b"\r\n" + data, target(prepared.url or "", verify, None)
+        return format_request_head(prepared) + b"\r\n" + data, make_target(prepared.url or "", verify, None)
     except OSError as error:  # of the certificates to trust
         raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
 
 
-def _answer(connection: Connection, frame: Frame, max_bytes: int, begun: bool) -> Answer:
+def _answer(connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool) -> FetchedResponse:
     """Raises FetchFailed, OSError and TLSClosed."""
     received, body, looked = 0, bytearray(), 0
     while not _whole(frame):
@@ -134,7 +136,7 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int, begun: bool) -
         data = connection.receive()
         if data is None:
             frame.end()
-            if _whole(frame) and not (connection.cut and decoded(bytes(body), msgspec.Raw) is None):
+            if _whole(frame) and not (connection.cut and decode_response(bytes(body), msgspec.Raw) is None):
                 break
             raise FetchFailed("closed", "the server closed the connection before the answer was complete")
         received += len(data)
@@ -153,26 +155,26 @@ def _answer(connection: Connection, frame: Frame, max_bytes: int, begun: bool) -
         if received > MAX_HEADER_BYTES and not frame.has_headers:
             raise FetchFailed("malformed", "no HTTP: headers without end")
     content = bytes(body)
-    if applied := codings(str(frame.get("content-encoding", ""))):
+    if applied := parse_codings(str(frame.get("content-encoding", ""))):
         failed = frame.get_code() >= 400
-        found = decompressed(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
+        found = decompress_body(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
         if found is None:
             raise FetchFailed("malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for")
         content = found
-    return Answer(frame.get_code(), str(frame.get("server", "")), content)
+    return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
 
 
-def _whole(frame: Frame) -> bool:
+def _whole(frame: HTTPResponseParser) -> bool:
     return frame.complete
 
 
-def decoded(body: bytes, kind: type[T]) -> T | None:
+def decode_response(body: bytes, kind: type[T]) -> T | None:
     """The JSON of an answer, if it is of this type to the last field; a truth value is no number."""
     try:
         try:
             return msgspec.json.decode(body, type=kind)
         except ValueError:
-            return msgspec.json.decode(mended(body), type=kind)
+            return msgspec.json.decode(repair_json(body), type=kind)
     except (ValueError, RecursionError):
         return None
 

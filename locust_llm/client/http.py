@@ -6,7 +6,7 @@ from geventhttpclient.response import HTTPResponse
 from .sse import Piece
 
 
-class Frame(HTTPResponse):
+class HTTPResponseParser(HTTPResponse):
     """One response. ``pieces`` collects its body, each piece with the number of the read that brought it."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wall_minus_monotonic_ns(
+def measure_clock_offset_ns(
     wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
 ) -> int:
     """What to take from a wall clock stamp of this moment to get a monotonic one, good to 20 µs.

@@ -11,7 +11,7 @@ LONG_S: Final = 0.0002
 """Nothing that can wait begins when the loop has not looked at its timers and sockets for so long."""
 
 
-def take_turn() -> None:
+def yield_to_event_loop() -> None:
     """Return when the loop has looked at its timers and sockets, deadlines among them. 2 µs; ``gevent.sleep(0)`` returns
     without: up to fifty times in a row."""
     hub = gevent.get_hub()
@@ -32,7 +32,7 @@ class LoopTurns:
         enough, and all there may be: after a step of the wall clock, libev's is another for a while."""
         with self._first:
             if self._clock() - gevent.get_hub().loop.now() > LONG_S:
-                take_turn()
+                yield_to_event_loop()
 
 
 can_wait = LoopTurns()

@@ -11,7 +11,7 @@ from gevent.event import Event
 
 from .connection import Connection
 from .response import Response
-from .route.tls import SLICE_BYTES, TLS
+from .route.tls import SLICE_BYTES, TLSLayer
 
 UNSEAL_NS: Final = 5_000_000
 """So long is decrypted without a pause: others wait meanwhile."""
@@ -82,7 +82,7 @@ class OpenStream:
         self.stream.took(stamps, since, plain)
         self._end_by_tls(tls)
 
-    def _end_by_tls(self, tls: TLS) -> None:
+    def _end_by_tls(self, tls: TLSLayer) -> None:
         if tls.failure:
             self.stream.failed("tls", tls.failure)
             self.stream.frame.closed_by_peer = True

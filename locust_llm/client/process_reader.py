@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from . import native
 from .python_reader import PythonReader
 from .reader import ReaderFailed, StreamReader
-from .response import describe
+from .response import describe_exception
 
 if TYPE_CHECKING:
     from .native._reader import Reader as NativeReader
@@ -31,14 +31,14 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def stream_reader() -> StreamReader:
+def get_stream_reader() -> StreamReader:
     """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be made."""
     global _reader, _unmade
     if _reader is None:
         try:
             _reader = StreamReader(kind())
         except Exception as error:
-            _unmade = f"{NO_READER}: {describe(error)}"
+            _unmade = f"{NO_READER}: {describe_exception(error)}"
             raise ReaderFailed(_unmade) from error
     return _reader
 
@@ -53,14 +53,14 @@ def reader_failure() -> str:
     return _reader.failure if _reader is not None else _unmade
 
 
-def new_reader() -> None:
+def start_new_reader() -> None:
     """For the run that begins: a dead one has no place in it, and where none can be made ``reader_failure`` has why before
     anything is sent."""
     global _reader, _unmade
     if reader_failure():
         _reader, _unmade = None, ""
     with suppress(ReaderFailed):
-        stream_reader()
+        get_stream_reader()
 
 
 def reads_so_far() -> int:

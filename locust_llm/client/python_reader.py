@@ -17,7 +17,7 @@ from typing import Any, Final
 from gevent.monkey import get_original
 
 from .connection import SO_TIMESTAMPNS
-from .kernel_clock import wall_minus_monotonic_ns
+from .kernel_clock import measure_clock_offset_ns
 
 _socket: Final = get_original("socket", "socket")
 _start_thread: Final = get_original("_thread", "start_new_thread")
@@ -184,7 +184,7 @@ class PythonReader:
         """A round."""
         asked_ns = time.monotonic_ns()
         ready = self._poll.poll(self._until_due(asked_ns))
-        begun_ns, offset_ns = time.monotonic_ns(), wall_minus_monotonic_ns()
+        begun_ns, offset_ns = time.monotonic_ns(), measure_clock_offset_ns()
         for fd, _ in ready:
             if fd == self._woken:
                 os.read(fd, 64)

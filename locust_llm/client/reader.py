@@ -30,7 +30,7 @@ from locust_llm.core.record import CLIENT_ERROR
 from . import native
 from .connection import Connection, ask_for_stamps
 from .open_stream import OpenStream
-from .response import DECODE_BYTES, QUIET_NS, WAITED_NS, Response, describe
+from .response import DECODE_BYTES, QUIET_NS, WAITED_NS, Response, describe_exception
 from .route.tls import SLICE_BYTES
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class StreamReader:
         error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
         failure = DIED
         with suppress(Exception):
-            failure = f"{DIED}: {describe(error)}"
+            failure = f"{DIED}: {describe_exception(error)}"
         self.stop()
         self.failure = failure
 
@@ -211,7 +211,7 @@ class StreamReader:
         try:
             work(reading, *args)
         except Exception as error:
-            reading.stream.given_up("malformed", f"the answer could not be read: {describe(error)}")
+            reading.stream.given_up("malformed", f"the answer could not be read: {describe_exception(error)}")
             self._over(reading)
 
     def _give_up(self) -> None:
@@ -282,7 +282,7 @@ class StreamReader:
         elif number < 0:
             reading.closed()
         else:
-            reading.stream.failed("reset", describe(OSError(number, os.strerror(number))))
+            reading.stream.failed("reset", describe_exception(OSError(number, os.strerror(number))))
 
     def _calm(self, reading: OpenStream) -> None:
         """Its first chunk is there: what follows has time, but for the end."""

@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return (self.data, *self.more)
 
 
-class Limits(BaseException):
+class RequestTimeout(BaseException):
     """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` is which.
 
     One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
@@ -113,7 +113,7 @@ def next_limit(request: Request, stream: Response, written_at: float | None, now
     return min(ends, default=None)
 
 
-def message_of(request: Request, outcome: str) -> str:
+def timeout_message(request: Request, outcome: str) -> str:
     """The message of the record when a time limit is over."""
     if outcome == "timeout":
         return f"not finished within {request.timeout_s:g} s"

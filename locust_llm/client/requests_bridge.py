@@ -17,12 +17,12 @@ import certifi
 import requests
 from requests.cookies import MockRequest, MockResponse
 
-from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.foreign_text import collect_secrets, sanitise_text
 
 from .connection import Target
 from .response import Response
-from .route.proxy import Proxy, proxy_for
-from .route.source import used
+from .route.proxy import Proxy, find_proxy
+from .route.source import current_source_addresses
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"
@@ -34,68 +34,68 @@ COOKIE_BYTES: Final = 4096
 """As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
 
 
-def head(prepared: requests.PreparedRequest) -> bytes:
+def format_request_head(prepared: requests.PreparedRequest) -> bytes:
     """Request line and headers, each with its line end (RFC 9112)."""
     parts = urlsplit(prepared.url or "")
     lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
-    lines += [f"{name}: {text(value)}" for name, value in prepared.headers.items()]
+    lines += [f"{name}: {decode_header_value(value)}" for name, value in prepared.headers.items()]
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def text(value: str | bytes) -> str:
+def decode_header_value(value: str | bytes) -> str:
     """The value of a header; requests lets it be either."""
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def target(url: str, verify: bool | str | None, cert: Any) -> Target:
+def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
     """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests has them; without a
     ``cert`` that of the environment. Raises OSError of the files that they name."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80)
-    context = tls(verify, cert or own_certificate()) if parts.scheme == "https" else None
-    return Target(host, port, context, proxy_for(parts.scheme, host, port), used())
+    context = make_tls_context(verify, cert or find_client_certificate()) if parts.scheme == "https" else None
+    return Target(host, port, context, find_proxy(parts.scheme, host, port), current_source_addresses())
 
 
-def proxy_of(url: str) -> Proxy | None:
+def resolve_proxy(url: str) -> Proxy | None:
     """Through which a request goes; None: directly."""
     parts = urlsplit(url)
-    return proxy_for(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
+    return find_proxy(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
-def near(url: str) -> tuple[str, int]:
+def first_hop_address(url: str) -> tuple[str, int]:
     """(host, port) of what a connection for it is made to: the proxy or the server."""
     parts = urlsplit(url)
-    proxy = proxy_of(url)
+    proxy = resolve_proxy(url)
     return (proxy.host, proxy.port) if proxy else (parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
-def proxies_of(url: str) -> dict[str, str]:
+def session_proxies(url: str) -> dict[str, str]:
     """For a session of requests: the proxy to the server of ``url``, and to no other."""
-    if proxy_of(url) is None:
+    if resolve_proxy(url) is None:
         return {}
     parts, found = urlsplit(url), requests.utils.get_environ_proxies(url)
     return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, found) or ""}
 
 
-def authorities() -> str:
+def find_trusted_certificates() -> str:
     """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
     return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
 
 
-def own_certificate() -> tuple[str, str] | str | None:
+def find_client_certificate() -> tuple[str, str] | str | None:
     """That of this client, and the file with its key where that is another one."""
     cert, key = os.environ.get(CLIENT_CERT, ""), os.environ.get(CLIENT_KEY, "")
     return (cert, key) if cert and key else cert or None
 
 
 @cache
-def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
+def make_tls_context(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
     """The TLS settings of a requests session as a context. Certificates are verified unless ``verify`` is False."""
-    trusted = verify if isinstance(verify, str) else authorities()
+    trusted = verify if isinstance(verify, str) else find_trusted_certificates()
     folder = os.path.isdir(trusted)
     context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
-    context.set_ciphers(":".join(quick_ciphers(context)))
+    context.set_ciphers(":".join(select_quick_ciphers(context)))
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -105,12 +105,12 @@ def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
     return context
 
 
-def quick_ciphers(context: ssl.SSLContext) -> list[str]:
+def select_quick_ciphers(context: ssl.SSLContext) -> list[str]:
     """Without those of before TLS 1.3 whose primes a server chooses: one of 10,000 bits takes OpenSSL 0.6 s."""
     return [cipher["name"] for cipher in context.get_ciphers() if cipher["kea"] != "kx-dhe"]
 
 
-def keep_home(session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]) -> None:
+def keep_headers_on_server(session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]) -> None:
     """These headers go to the server ``home`` alone: to no other host, scheme or port that the base URL of the session, the
     URL of a request or a redirect may name. Where a request brings a value of its own for one of them, only a redirect
     takes that off."""
@@ -118,24 +118,27 @@ def keep_home(session: requests.Session, headers: Mapping[str, str], home: Calla
     send = session.send
 
     def send_home(request: requests.PreparedRequest, **how: Any) -> requests.Response:
-        strip_abroad(session, headers, home(), request)
+        strip_headers_elsewhere(session, headers, home(), request)
         return send(request, **how)
 
     session.send = send_home  # type: ignore[method-assign]
 
 
-def strip_abroad(
+def strip_headers_elsewhere(
     session: requests.Session, headers: Mapping[str, str], home: str, request: requests.PreparedRequest
 ) -> None:
     """Take ``headers`` off a request that goes to another host, scheme or port than ``home``: those of the session, too,
     which may still hold the key before the one that is in force."""
     if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
         for name, value in headers.items():
-            if text(request.headers.get(name, "")) in (value, text(session.headers.get(name, value))):
+            if decode_header_value(request.headers.get(name, "")) in (
+                value,
+                decode_header_value(session.headers.get(name, value)),
+            ):
                 request.headers.pop(name, None)
 
 
-class PlainRequests:
+class PlainRequestEvent:
     """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
     with the same, but for an error that ``shown`` would change."""
 
@@ -145,7 +148,7 @@ class PlainRequests:
     def fire(self, **request: Any) -> None:
         if request.get("exception") is not None:
             text = str(request["exception"])
-            fit = shown(text, secrets_of(self._headers, self._own), most=ERROR_BYTES)
+            fit = sanitise_text(text, collect_secrets(self._headers, self._own), most=ERROR_BYTES)
             if fit != text:
                 request["exception"] = requests.RequestException(fit)
         self._event.fire(**request)

@@ -15,19 +15,19 @@ from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTE
 from locust_llm.core.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
 from locust_llm.core.server_times import (
     HEADER_NAMES,
-    Drafts,
+    DraftCounts,
     ServerTimes,
-    drafts_of_metrics,
-    of_headers,
-    of_metrics,
-    of_timings,
+    parse_llama_timings,
+    parse_timing_headers,
+    parse_vllm_drafts,
+    parse_vllm_metrics,
 )
 from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import Completion, error_line, plain_json, status_message
+from locust_llm.protocols.answer import ResponseAccumulator, decode_lenient_json, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
-from .compression import codings, decompressed
-from .http import Frame, HTTPParseError
+from .compression import decompress_body, parse_codings
+from .http import HTTPParseError, HTTPResponseParser
 from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_stream
 
 DECODE_BYTES: Final = 16_384
@@ -86,8 +86,8 @@ class Response:
         self.read_lag_ns = 0
         self.received_bytes = 0
         self.headers_ns: int | None = None
-        self.answer = Completion(PROTOCOLS[kind], keep_text)
-        self.frame = Frame()
+        self.answer = ResponseAccumulator(PROTOCOLS[kind], keep_text)
+        self.frame = HTTPResponseParser()
         self.first_seen = False
         """Prefill is over: the first chunk is there, or an error in its place."""
         self.over = False
@@ -181,7 +181,7 @@ class Response:
             self._take_rest()
             return self._outcome()
         except Exception as error:
-            self.failure = ("malformed", f"the answer could not be read: {describe(error)}")
+            self.failure = ("malformed", f"the answer could not be read: {describe_exception(error)}")
             return self.failure
 
     @property
@@ -220,8 +220,8 @@ class Response:
         whole = b"".join(self._body)
         if not self._codings:
             return whole
-        found = decompressed(whole, self._codings, MAX_ERROR_BYTES)
-        return readable(whole, self._codings) if found is None else found
+        found = decompress_body(whole, self._codings, MAX_ERROR_BYTES)
+        return readable_body(whole, self._codings) if found is None else found
 
     @property
     def sample(self) -> bytes:
@@ -318,10 +318,10 @@ class Response:
         """They are complete; ``data``: the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
-            self._codings = codings(str(self.frame.get("content-encoding", "")))
+            self._codings = parse_codings(str(self.frame.get("content-encoding", "")))
             return
         kind = str(self.frame.get("content-type", "")).lower()
-        self._codings = codings(str(self.frame.get("content-encoding", "")))
+        self._codings = parse_codings(str(self.frame.get("content-encoding", "")))
         if self._codings and "event-stream" in kind:
             self._ends("malformed", self._compressed)
         elif "event-stream" in kind:
@@ -430,18 +430,18 @@ class Response:
         return (early - self.sent_ns) // 1000 if first - early > EARLY_NS else None
 
     @property
-    def drafts(self) -> Drafts | None:
+    def drafts(self) -> DraftCounts | None:
         """Of speculative decoding, where the server counts it for each request."""
-        return drafts_of_metrics(self.answer.metrics) if self.answer.metrics else None
+        return parse_vllm_drafts(self.answer.metrics) if self.answer.metrics else None
 
     @property
     def server(self) -> ServerTimes | None:
         """What it tells of the server's own times; None: nothing."""
-        times = of_timings(self.answer.timings) if self.answer.timings else None
+        times = parse_llama_timings(self.answer.timings) if self.answer.timings else None
         if times is None and self.answer.metrics:
-            times = of_metrics(self.answer.metrics)
+            times = parse_vllm_metrics(self.answer.metrics)
         if times is None and self.frame.has_any(HEADER_NAMES):
-            times = of_headers(self.frame.get, streamed=self.streamed)
+            times = parse_timing_headers(self.frame.get, streamed=self.streamed)
         return times
 
 
@@ -458,7 +458,7 @@ def ends_aligned(data: bytes) -> bool:
     return True
 
 
-def readable(data: bytes, applied: tuple[str, ...]) -> bytes:
+def readable_body(data: bytes, applied: tuple[str, ...]) -> bytes:
     """What could not be decompressed: as it is, if it never was compressed."""
     try:
         data.decode()
@@ -470,12 +470,12 @@ def readable(data: bytes, applied: tuple[str, ...]) -> bytes:
 def is_json(data: bytes) -> bool:
     """To its end."""
     try:
-        plain_json(data)
+        decode_lenient_json(data)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def describe(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception as one line."""
     return error_line(f"{type(error).__name__}: {error}".encode())

@@ -15,7 +15,7 @@ MAX_WAIT_S: Final = 60.0
 """A server that asks for a longer wait than this means that it does not want the request."""
 
 
-def retry_after_s(value: str, unix_s: float) -> float | None:
+def parse_retry_after_s(value: str, unix_s: float) -> float | None:
     """Seconds that a Retry-After asks for, of either form (RFC 9110, 10.2.3); None where it is neither. ``unix_s``: now."""
     value = value.strip()
     if value.isascii() and value.isdigit():
@@ -34,7 +34,7 @@ def retry_after_s(value: str, unix_s: float) -> float | None:
     return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
-def pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None:
+def retry_pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None:
     """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else half a second, doubled
     each time, and the half of it at random, so that those refused together do not come back together. None: do not."""
     if asked_s is not None:
@@ -43,7 +43,7 @@ def pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None
     return longest_s * (0.5 + random.random() / 2)
 
 
-def remarks_on(retried: int, resent: int = 0) -> Iterator[str]:
+def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
     """Notes on ``retried`` attempts, and on requests that were ``resent`` on a new connection."""
     if retried:
         attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"

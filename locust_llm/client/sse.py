@@ -92,7 +92,7 @@ class EventDecoder:
         if whole:
             for event in _events(whole, self._shortcut):
                 self._none_yet = False
-                if len(event[2]) > LARGE_BYTES and values_in(event[2]) > MAX_VALUES:
+                if len(event[2]) > LARGE_BYTES and count_json_values(event[2]) > MAX_VALUES:
                     raise EventTooLong(f"an event of more than {LARGE_BYTES} bytes and {MAX_VALUES} values")
                 yield event
         if self._held_lines > MAX_EVENT_LINES:
@@ -115,7 +115,7 @@ class EventDecoder:
     def rest(self, read: int) -> list[Event]:
         """What no blank line ended, as if it had; ``read``: the number of the last one."""
         data = b"".join(self._held).strip(b"\n")
-        if len(data) > LARGE_BYTES and values_in(data) > MAX_VALUES:
+        if len(data) > LARGE_BYTES and count_json_values(data) > MAX_VALUES:
             return []
         return list(_events([(read, data + b"\n\n")], self._shortcut)) if data else []
 
@@ -193,7 +193,7 @@ def _plain(data: bytes) -> list[tuple[str, bytes]]:
     return events
 
 
-def values_in(data: bytes) -> int:
+def count_json_values(data: bytes) -> int:
     """Of JSON, at most."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 

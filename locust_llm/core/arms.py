@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.load.numbers import cut_short
+from locust_llm.load.numbers import truncate_quoted_text
 
 BASE: Final = "base"
 CANDIDATE: Final = "candidate"
@@ -31,7 +31,7 @@ _OWN: Final = (
 )  # fmt: skip
 
 
-class Block(NamedTuple):
+class TrialBlock(NamedTuple):
     """One block of load."""
 
     pair: int
@@ -39,7 +39,7 @@ class Block(NamedTuple):
     arm: str
 
 
-class Changes(msgspec.Struct, frozen=True):
+class CandidateChanges(msgspec.Struct, frozen=True):
     """In what the candidate differs from the base beside its address."""
 
     headers: dict[str, str] = {}
@@ -48,27 +48,29 @@ class Changes(msgspec.Struct, frozen=True):
     body: dict[str, Any] = {}
 
 
-def order(pairs: int, seed: int) -> tuple[Block, ...]:
+def order_blocks(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
     """The blocks in the order of time, pair 0 and as many as are counted; the same for the same seed."""
-    random, blocks, first = Random(f"{seed}/arms"), list[Block](), CANDIDATE
+    random, blocks, first = Random(f"{seed}/arms"), list[TrialBlock](), CANDIDATE
     for pair in range(pairs + 1):
-        first = random.choice((BASE, CANDIDATE)) if pair % 2 else other(first)
-        blocks += [Block(pair, first), Block(pair, other(first))]
+        first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
+        blocks += [TrialBlock(pair, first), TrialBlock(pair, opposite_arm(first))]
     return tuple(blocks)
 
 
-def other(arm: str) -> str:
+def opposite_arm(arm: str) -> str:
     return BASE if arm == CANDIDATE else CANDIDATE
 
 
-def changes(texts: Iterable[str]) -> Changes:
+def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
     """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a header."""
-    found = Changes()
+    found = CandidateChanges()
     for text in texts:
         name, equals, value = text.partition("=")
         if text.startswith("header:"):
             if not (header := _HEADER.fullmatch(text)):
-                raise ValueError(f"--candidate-set {cut_short(name)}: a header is header:NAME=VALUE, of one line")
+                raise ValueError(
+                    f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, of one line"
+                )
             found.headers[header[1]] = header[2].strip()
         elif name == "model" and value:
             found = msgspec.structs.replace(found, model=value)
@@ -79,12 +81,12 @@ def changes(texts: Iterable[str]) -> Changes:
                 raise ValueError(f"--candidate-set cannot set {field[1]!r} of the body, which the run sets itself")
             found.body[field[1]] = _json(field[2])
         else:
-            shown = cut_short(f"{name}{equals}") if equals else cut_short(text)
+            shown = truncate_quoted_text(f"{name}{equals}") if equals else truncate_quoted_text(text)
             raise ValueError(f"--candidate-set takes {FORM}, got {shown!r}")
     return found
 
 
-def without_values(text: str) -> str:
+def hide_header_values(text: str) -> str:
     """The same without the value of a header, to be written down."""
     name, _, value = text.partition("=")
     return f"{name}={REDACTED}" if text.startswith("header:") and value else text

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.slo.client_verdict import percent_of
+from locust_llm.slo.client_verdict import highest_known_percent
 
 from .histogram import Histogram
 from .record import Count, Record
@@ -32,7 +32,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class Truth(msgspec.Struct, frozen=True):
+class ReferenceTimes(msgspec.Struct, frozen=True):
     """Of one stream, in ns of the monotonic clock: when its request arrived, and just before and after each send."""
 
     arrived: Nanos
@@ -40,10 +40,10 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True):
-    truth: Truth
+    truth: ReferenceTimes
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of one kind, in ms."""
 
     count: Count
@@ -61,7 +61,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return (0.0, self.max_ms), *self.within.items()
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+class MeasurementAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Of one process, over a run or a stage of it."""
 
     missing: str = ""
@@ -70,20 +70,20 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Count = 0
     merged: Count = 0
     """Chunks that came more than one to a read: known to be uncertain, and in no difference."""
-    ttft: Bounds | None = None
-    gap: Bounds | None = None
+    ttft: ErrorBounds | None = None
+    gap: ErrorBounds | None = None
     server_cpu_s: float | None = None
     """What the truth server took."""
 
 
-class Differences:
+class TimingDifferences:
     """Of one process; its size does not grow with the run."""
 
     def __init__(self) -> None:
         self.streams = self.chunks = self.merged = 0
         self.ttft, self.gap = Histogram(), Histogram()
 
-    def add(self, record: Record, truth: Truth) -> None:
+    def add(self, record: Record, truth: ReferenceTimes) -> None:
         """One finished stream; one whose chunks are not those that were sent is left out."""
         us, sends, arrived = record.chunk_us, truth.sends, truth.arrived
         if len(us) != len(sends) or not us:
@@ -93,23 +93,23 @@ class Differences:
         self.merged += len(record.merged)
         blurred = {index for index, _ in record.merged}
         if 0 not in blurred:
-            self.ttft.add(furthest_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived))
+            self.ttft.add(largest_difference_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived))
         for i in range(1, len(us)):
             if i not in blurred and i - 1 not in blurred:
                 low, high = sends[i][0] - sends[i - 1][1], sends[i][1] - sends[i - 1][0]
-                self.gap.add(furthest_us(us[i] - us[i - 1], low, high))
+                self.gap.add(largest_difference_us(us[i] - us[i - 1], low, high))
 
-    def certificate(self, server_cpu_s: float | None = None) -> Certificate:
+    def certificate(self, server_cpu_s: float | None = None) -> MeasurementAccuracy:
         """What they amount to."""
-        ttft, gap = bounds(self.ttft), bounds(self.gap)
+        ttft, gap = compute_error_bounds(self.ttft), compute_error_bounds(self.gap)
         if ttft is None or gap is None:
-            return Certificate(missing="too few sentinel streams ended in this time")
-        return Certificate(
+            return MeasurementAccuracy(missing="too few sentinel streams ended in this time")
+        return MeasurementAccuracy(
             streams=self.streams, chunks=self.chunks, merged=self.merged, ttft=ttft, gap=gap, server_cpu_s=server_cpu_s
         )  # fmt: skip
 
 
-def truth_of(event: bytes) -> Truth | None:
+def parse_reference_times(event: bytes) -> ReferenceTimes | None:
     """From the last event of a stream of the truth server; None where it has none."""
     try:
         return msgspec.json.decode(event, type=_Event).truth
@@ -117,29 +117,29 @@ def truth_of(event: bytes) -> Truth | None:
         return None
 
 
-def furthest_us(reported_us: int, low_ns: int, high_ns: int) -> int:
+def largest_difference_us(reported_us: int, low_ns: int, high_ns: int) -> int:
     """The largest that reported minus true can be, either way, where the truth lies between ``low_ns`` and ``high_ns``; in
     whole microseconds, rounded up. One more, as reported times are whole microseconds too."""
     reported_ns = reported_us * 1000
     return math.ceil(max(abs(reported_ns - low_ns), abs(high_ns - reported_ns)) / 1000) + 1
 
 
-def bounds(differences: Histogram) -> Bounds | None:
+def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
     """None of fewer than LEAST."""
     count = differences.count
-    found = differences.percentiles_ms(50, 95, percent_of(count), 100)
+    found = differences.percentiles_ms(50, 95, highest_known_percent(count), 100)
     if count < LEAST or found is None:
         return None
     within = {}
     for share in SHARES:
-        beyond = surely_beyond(count, share)
+        beyond = count_surely_beyond(count, share)
         if beyond is not None:
             within[share] = _from_top(differences, beyond) / 1e3
     p50, p95, p99, most = found
-    return Bounds(count=count, p50_ms=p50, p95_ms=p95, p99_ms=p99, max_ms=most, within=within)
+    return ErrorBounds(count=count, p50_ms=p50, p95_ms=p95, p99_ms=p99, max_ms=most, within=within)
 
 
-def surely_beyond(count: int, share: float) -> int | None:
+def count_surely_beyond(count: int, share: float) -> int | None:
     """Of ``count`` independent values, how many lie above the quantile of 1 - ``share`` but for DOUBT: the value with so
     many above it is a bound of that quantile (Wilks 1941, Ann. Math. Statist. 12). None: not even the largest is."""
     mean = count * share
@@ -158,55 +158,55 @@ def _from_top(differences: Histogram, beyond: int) -> int:
     raise ValueError("there are not so many")
 
 
-def first_chunk(ttft: Bounds, gap: Bounds) -> Bounds:
+def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
     """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are many more. Where there
     are too few sends for the bound of a share, the largest difference takes its place."""
     within = {share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()}
     return replace(ttft, max_ms=max(ttft.max_ms, gap.max_ms), within=within)
 
 
-def worst(some: list[Bounds]) -> Bounds:
+def combine_worst_bounds(some: list[ErrorBounds]) -> ErrorBounds:
     """One that holds for each of several processes."""
     shares = [share for share in some[0].within if all(share in one.within for one in some)]
 
     def most(name: str) -> Any:
         return max(getattr(one, name) for one in some)
 
-    return Bounds(
+    return ErrorBounds(
         count=sum(one.count for one in some),
         p50_ms=most("p50_ms"), p95_ms=most("p95_ms"), p99_ms=most("p99_ms"), max_ms=most("max_ms"),
         within={share: max(one.within[share] for one in some) for share in shares},
     )  # fmt: skip
 
 
-def together(each: Sequence[Certificate | None]) -> tuple[Bounds, Bounds] | None:
+def combine_accuracies(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:
     """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of them has no certificate."""
     found = [(one.ttft, one.gap) for one in each if one is not None and one.ttft is not None and one.gap is not None]
     if not found or len(found) < len(each):
         return None
-    gap = worst([between for _, between in found])
-    return first_chunk(worst([ttft for ttft, _ in found]), gap), gap
+    gap = combine_worst_bounds([between for _, between in found])
+    return first_chunk_bounds(combine_worst_bounds([ttft for ttft, _ in found]), gap), gap
 
 
-def spread(bounds: Bounds, lengths: Sequence[float]) -> Bounds:
+def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBounds:
     """Of a difference that is spread over the tokens of an answer. It weighs most in a short one: the 5th percentile of
     ``lengths`` (tokens) counts."""
     tokens = max(sorted(lengths)[len(lengths) // 20], 1.0) if len(lengths) else 1.0
-    return Bounds(
+    return ErrorBounds(
         count=bounds.count,
         p50_ms=bounds.p50_ms / tokens, p95_ms=bounds.p95_ms / tokens, p99_ms=bounds.p99_ms / tokens,
         max_ms=bounds.max_ms / tokens, within={share: ms / tokens for share, ms in bounds.within.items()},
     )  # fmt: skip
 
 
-def ends(
+def percentile_error_ends(
     percentile: float, count: int, least: Quantile, reported: Quantile, most: Quantile, pairs: Sequence[Ends]
 ) -> Ends:
     """For one percentile of ``count`` values. ``pairs``: (share, ms beyond which at most that share of differences lies)."""
     figure = reported(percentile)
     lower, upper = [], []
     for share, ms in pairs:
-        step = 100 * ranks(count, share) / max(count - 1, 1)
+        step = 100 * max_values_beyond(count, share) / max(count - 1, 1)
         if percentile - step >= 0 and (low := least(percentile - step)) is not None:
             lower.append(low - ms)
         if percentile + step <= 100 and (high := most(percentile + step)) is not None:
@@ -216,15 +216,15 @@ def ends(
     return max(0.0, figure - max(0.0, *lower)), max(0.0, min(upper) - figure)
 
 
-def most_off(bounds: Bounds, count: int, *, average: bool) -> float:
+def largest_error_ms(bounds: ErrorBounds, count: int, *, average: bool) -> float:
     """By how much one of ``count`` values may be off, in ms; or their average, to which those beyond a bound, being few, add
     little."""
     if not average:
         return bounds.max_ms
-    return min(ms + ranks(count, share) / max(count, 1) * bounds.max_ms for share, ms in bounds.pairs)
+    return min(ms + max_values_beyond(count, share) / max(count, 1) * bounds.max_ms for share, ms in bounds.pairs)
 
 
-def ranks(count: int, share: float) -> int:
+def max_values_beyond(count: int, share: float) -> int:
     """How many of ``count`` values may lie beyond a bound that each passes with the probability ``share``: more do in one
     run of forty."""
     mean = count * share

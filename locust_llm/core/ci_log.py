@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
-from .foreign_text import harmless
+from .foreign_text import defuse_ci_commands
 
 VARIABLES: Final = ("GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "TEAMCITY_VERSION")
 """Each is set by a CI whose log has commands: GitHub, GitLab, Azure, TeamCity."""
@@ -29,9 +29,9 @@ class GuardedStream:
         """What of the line that is not over can still become a command."""
 
     def write(self, text: str) -> int:
-        checked = harmless(self._line + text)
+        checked = defuse_ci_commands(self._line + text)
         if not checked.startswith(self._line):  # what is written cannot be changed any more
-            checked = harmless(f"{self._line} {text}")
+            checked = defuse_ci_commands(f"{self._line} {text}")
         written = checked[len(self._line) :]
         self._line = _unfinished(checked)
         self.raw.write(written)
@@ -67,7 +67,7 @@ def guard_streams(environ: Mapping[str, str]) -> None:
             setattr(sys, name, cast(TextIO, GuardedStream(stream)))
 
 
-def say_commands(text: str) -> None:
+def print_ci_commands(text: str) -> None:
     """Commands of our own; where nobody reads them any more, none."""
     stream: object = sys.stdout
     with suppress(OSError, ValueError):

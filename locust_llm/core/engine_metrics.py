@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .text import many
+from .text import format_count
 
 PATHS: Final = ("/metrics", "/prometheus/metrics")
 """Paths of the metrics; the second is TensorRT-LLM's."""
@@ -142,7 +142,7 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.source or 'server'}, GPU {self.gpu}" if self.gpu else self.source or "server"
 
 
-def read(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
+def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
     """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends where a line does, so that
     a reader who must not be held up for long can pause between two."""
     engines: set[str] = set()
@@ -180,7 +180,7 @@ def _number(text: str) -> float | None:
     return number if 0 <= number <= _MAX_VALUE else None
 
 
-class History:
+class EngineHistory:
     """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes, and of those that come
     later as many stay away."""
 
@@ -234,13 +234,15 @@ class EngineSummary(msgspec.Struct, frozen=True):
     preemptions: int | None
 
 
-def summarised(samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]) -> EngineSummary | None:
+def summarise_engine_samples(
+    samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]
+) -> EngineSummary | None:
     """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of these alone, counters of
     the time from the first sample to the last. None of no sample under load."""
     under_load = [sample for sample in samples if any(begin <= sample.at <= end for begin, end in loaded)]
     if not under_load:
         return None
-    preempted = grown(samples, "preemptions")
+    preempted = counter_increase(samples, "preemptions")
     return EngineSummary(
         engine=samples[-1].engine,
         samples=len(under_load),
@@ -256,7 +258,7 @@ def _level(samples: Sequence[EngineSample], field: str) -> tuple[float, float] |
     return (sum(values) / len(values), max(values)) if values else None
 
 
-def grown(samples: Sequence[EngineSample], field: str) -> float | None:
+def counter_increase(samples: Sequence[EngineSample], field: str) -> float | None:
     """The increase of a counter; one that falls restarted with the server."""
     values = [value for sample in samples if (value := getattr(sample, field)) is not None]
     if len(values) < 2:
@@ -264,7 +266,7 @@ def grown(samples: Sequence[EngineSample], field: str) -> float | None:
     return float(sum(after - before if after >= before else after for before, after in pairwise(values)))
 
 
-def histogram(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
+def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
     """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its sum alone may fall a
     little without a restart, by a duration that two clocks made negative."""
     total_s = count = 0.0
@@ -290,7 +292,9 @@ BASE: Final = "base"
 """Whose metrics these are: of two servers that are compared, those of the base are read."""
 
 
-def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER) -> Iterator[str]:
+def diagnose_server(
+    summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER
+) -> Iterator[str]:
     """The server's own metrics and what follows from them; one sentence or two each."""
     if summary is None:
         return
@@ -303,14 +307,14 @@ def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None, *
             else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV cache."
         )
         yield (
-            f"WARNING: the {whose} preempted {many(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
+            f"WARNING: the {whose} preempted {format_count(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
             f"requests are computed again, which shows as stalls.{limit}"
         )
     elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
         yield f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or lets them wait."
 
 
-def out_of_memory(message: str, prefill_limit: int | None) -> str:
+def advise_on_memory(message: str, prefill_limit: int | None) -> str:
     """Advice for a failure that reports the server out of memory; empty for any other failure."""
     if not _MEMORY.search(message):
         return ""
@@ -334,6 +338,6 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         parts.append(f"preemptions {summary.preemptions}")
     if not parts:
         return
-    of = f"{summary.engine}, means of {many(summary.samples, 'reading')}, one a second while requests were sent"
+    of = f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second while requests were sent"
     remarks = ["Running and waiting count requests in its scheduler alone."] if summary.running is not None else []
     yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.files import fault_of
+from locust_llm.files import describe_syntax_error
 from locust_llm.load import schema
 
 from .settings import Settings
@@ -30,7 +30,7 @@ _WORD: Final = re.compile(r"[^\s,]+")
 _NAMED: Final = {"True": True, "False": False, "None": None}
 
 
-def extra_inputs(text: str) -> dict[str, Any]:
+def parse_extra_inputs(text: str) -> dict[str, Any]:
     """What an ``--extra-inputs`` adds to the body of every request (AIPerf 0.13's form). A value that is JSON is that, also
     a list or an object; true, false and null also as Python writes them; anything else is a text.
 
@@ -41,7 +41,9 @@ def extra_inputs(text: str) -> dict[str, Any]:
         try:
             pairs = list(msgspec.json.decode(text, type=dict[str, Any]).items())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"--extra-inputs begins as JSON, but is not valid JSON: {fault_of(error)}") from None
+            raise ValueError(
+                f"--extra-inputs begins as JSON, but is not valid JSON: {describe_syntax_error(error)}"
+            ) from None
     else:
         pairs = list(_pairs(text))
     if not pairs:
@@ -76,7 +78,7 @@ def _value(text: str, at: int) -> tuple[Any, int]:
             return msgspec.json.decode(text[at:end]), end
         except (JSONDecodeError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(
-                f"--extra-inputs: {text[at:][:80]!r} begins as JSON, but is not valid JSON: {fault_of(error)}"
+                f"--extra-inputs: {text[at:][:80]!r} begins as JSON, but is not valid JSON: {describe_syntax_error(error)}"
             ) from None
     word = _WORD.match(text, at)
     if word is None:
@@ -89,15 +91,15 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         return word[0], word.end()
 
 
-def extras(s: Settings) -> dict[str, Any]:
+def collect_extra_inputs(s: Settings) -> dict[str, Any]:
     """More fields of every request's body. Raises ValueError of one sentence, and OSError."""
-    found = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+    found = parse_extra_inputs(s.extra_inputs) if s.extra_inputs else {}
     try:
-        schema.check(found)
+        schema.check_response_schema(found)
     except schema.SchemaError as error:
         raise ValueError(f"--extra-inputs {error.field}: {error}") from None
     if s.tools:
         if "tools" in found:
             raise ValueError("--tools and tools in --extra-inputs exclude each other: give one of them")
-        found["tools"] = schema.tools_of(s.tools)
+        found["tools"] = schema.read_tools_file(s.tools)
     return found

@@ -25,7 +25,7 @@ OTHER_KINDS: Final = "(messages of other kinds)"
 _DIFFERS: Final = re.compile(rf"(HTTP \d{{3}}\b)|[\w.:+-]*\d[\w.:+-]*|\S{{{MIN_ID_CHARS},}}")
 
 
-def kind_of(message: str) -> str:
+def generalise_failure_message(message: str) -> str:
     """The message with ``#`` for what differs between requests: words with a digit, but for an HTTP status, and very long
     words."""
     return _DIFFERS.sub(lambda word: word[1] or "#", message[:MAX_MESSAGE_CHARS]).strip()
@@ -40,7 +40,7 @@ class FailureKinds:
 
     def name(self, outcome: str, message: str) -> tuple[str, bool]:
         """(name in Locust's failure table, which is the first message of the kind; whether this is that)."""
-        kind = kind_of(message)
+        kind = generalise_failure_message(message)
         known = self._seen.get((outcome, kind))
         if known is not None:
             return known, False
@@ -72,7 +72,7 @@ class FirstRequests:
             self._seen = FIRST
         if not record.failed:
             return ()
-        kind = record.outcome, kind_of(record.error)
+        kind = record.outcome, generalise_failure_message(record.error)
         first, count = self._failed.get(kind, (record, 0))
         self._failed[kind] = first, count + 1
         if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
@@ -80,7 +80,7 @@ class FirstRequests:
         return tuple(sorted(self._failed.values(), key=lambda one: -one[1]))
 
 
-class Silence:
+class SilenceDetector:
     """A server that answered and does so no more, nor refuses anything with a status; and when it is back: a line each."""
 
     def __init__(self) -> None:

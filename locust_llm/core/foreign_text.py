@@ -135,7 +135,7 @@ def _replaced(text: str, found: list[tuple[int, int]]) -> str:
 NO_SECRETS: Final = Secrets()
 
 
-def secrets_of(headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None) -> Secrets:
+def collect_secrets(headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None) -> Secrets:
     """The values of ``own``, which the run was given, and of those ``headers`` that have their names or that of a secret."""
     given = own or {}
     wanted = {name.lower() for name in given}
@@ -161,13 +161,13 @@ def is_secret(name: str) -> bool:
     return not _SECRET_WORDS.isdisjoint(words) or "".join(words) in _SECRET_WHOLE
 
 
-def secret_fields(url: str) -> list[str]:
+def find_secret_fields(url: str) -> list[str]:
     """The names of the fields in a URL, behind its ``?`` or ``#``, that may well hold a key."""
     names = (unquote_plus(field[2]) for field in _FIELD_OF_URL.finditer(url))
     return [name for name in names if is_secret(name)]
 
 
-def without_url_secrets(text: str) -> str:
+def hide_url_secrets(text: str) -> str:
     """A text in which the URLs have no login, and ``***`` for each value of a field that may well hold a key."""
     if "://" in text:
         text = _LOGIN_OF_URL.sub(f"{MASK}@", text)
@@ -204,18 +204,20 @@ def _forms(value: str) -> Iterator[str]:
         yield from (b64encode(data).decode().rstrip("="), urlsafe_b64encode(data).decode().rstrip("="))
 
 
-def shown(text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSAGE_BYTES, lines: bool = False) -> str:
+def sanitise_text(
+    text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSAGE_BYTES, lines: bool = False
+) -> str:
     """``text`` as one line of at most so many bytes (UTF-8), without ``secrets`` and without characters that a terminal, a
     page or a file would not take for text. ``lines``: with its line ends and tabs as they are."""
     beginning = text[: 2 * most]
     if isinstance(beginning, bytes):
         beginning = beginning.decode("utf-8", "replace")
-    data = without_url_secrets(secrets.hide(clean(beginning, lines=lines))).encode()
+    data = hide_url_secrets(secrets.hide(strip_control_characters(beginning, lines=lines))).encode()
     cut = data[:most].decode("utf-8", "ignore")
     return cut if lines else cut.rstrip(" ")
 
 
-def clean(text: str, *, lines: bool = False) -> str:
+def strip_control_characters(text: str, *, lines: bool = False) -> str:
     """Without escape sequences, control characters, marks of direction and what has no width; half a pair of surrogates is
     a replacement character. Not bounded."""
     if not text.isprintable():
@@ -226,7 +228,7 @@ def clean(text: str, *, lines: bool = False) -> str:
     return text if lines else " ".join(text.split())
 
 
-def harmless(text: str) -> str:
+def defuse_ci_commands(text: str) -> str:
     """With a blank in each part that the CI of a job would take for a command."""
     return _NO_COLOUR.sub("", _COMMANDS.sub(lambda found: f"{found.group()} ", text))
 

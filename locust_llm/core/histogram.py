@@ -15,7 +15,7 @@ import msgspec
 Time = TypeVar("Time", int, float)
 
 
-def three_digits(us: int) -> int:
+def round_to_three_digits(us: int) -> int:
     """123,456 becomes 123,000; half of the last digit is rounded up."""
     if us < 1000:
         return us
@@ -25,7 +25,7 @@ def three_digits(us: int) -> int:
     return (us + step // 2) // step * step
 
 
-def percentiles(counts: Mapping[Time, int], percents: Sequence[float]) -> list[float]:
+def histogram_percentiles(counts: Mapping[Time, int], percents: Sequence[float]) -> list[float]:
     """Of values by how often each came, at least one; ``percents`` from 0 to 100. Interpolated linearly between neighbouring
     ranks, as numpy does."""
     values = sorted(counts)
@@ -52,7 +52,7 @@ class Histogram(msgspec.Struct):
     def add(self, *times_us: int) -> None:
         """Whole microseconds, none negative."""
         counts = self.counts
-        for us in map(three_digits, times_us):
+        for us in map(round_to_three_digits, times_us):
             counts[us] = counts.get(us, 0) + 1
 
     def merge(self, other: "Histogram") -> None:
@@ -63,10 +63,10 @@ class Histogram(msgspec.Struct):
 
     def percentiles_ms(self, *percents: float) -> list[float] | None:
         """One for each of ``percents`` (0 to 100), in milliseconds; None of nothing."""
-        return [us / 1e3 for us in percentiles(self.counts, percents)] if self.counts else None
+        return [us / 1e3 for us in histogram_percentiles(self.counts, percents)] if self.counts else None
 
 
-class Window:
+class SlidingHistogram:
     """A histogram of the last ``seconds`` whole seconds of ``clock``, and of the current one so far."""
 
     def __init__(self, seconds: int, clock: Callable[[], float]) -> None:

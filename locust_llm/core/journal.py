@@ -67,7 +67,7 @@ class Journal:
                 self.path.parent.rmdir()  # when it was the last
 
 
-class Journaled(NamedTuple):
+class JournalContents(NamedTuple):
     """What a journal holds."""
 
     admitted: int
@@ -77,14 +77,14 @@ class Journaled(NamedTuple):
     """(serial, packed record), up to the first that is not whole."""
 
 
-def read_journal(path: Path) -> Journaled | None:
+def read_journal(path: Path) -> JournalContents | None:
     """None where there is none."""
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError:
         return None
     if len(data) < _COUNTS.size:
-        return Journaled(0, 0, 0, [])
+        return JournalContents(0, 0, 0, [])
     frames, at = [], _COUNTS.size
     while at + _FRAME_HEAD.size <= len(data):
         serial, length = _FRAME_HEAD.unpack_from(data, at)
@@ -94,10 +94,10 @@ def read_journal(path: Path) -> Journaled | None:
         frames.append((serial, data[at : at + length]))
         at += length
     admitted, begun, ended = _COUNTS.unpack_from(data)
-    return Journaled(admitted, begun, ended, frames)
+    return JournalContents(admitted, begun, ended, frames)
 
 
-def lock(path: Path) -> int | None:
+def lock_file(path: Path) -> int | None:
     """The lock of a file, which lasts until what is given is closed, or the process ends. None where another has it, or
     there is no such file. Who has that of a run's records is its control."""
     try:
@@ -126,7 +126,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Record).decode
 
 
-def pack(record: Record) -> bytes:
+def pack_record(record: Record) -> bytes:
     try:
         stamps = array("I", record.chunk_us)
     except OverflowError:
@@ -135,7 +135,7 @@ def pack(record: Record) -> bytes:
     return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
 
 
-def unpack(packed: bytes) -> Record:
+def unpack_record(packed: bytes) -> Record:
     """Raises ValueError for what is no record."""
     if len(packed) < _HEAD.size:
         raise ValueError("cut short")
@@ -158,12 +158,12 @@ def unpack(packed: bytes) -> Record:
     return record
 
 
-def records_of(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def select_intact_records(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     """Those of a journal up to the first that is no record: a machine that stopped may have written half of it."""
     whole = []
     for serial, packed in frames:
         try:
-            unpack(packed)
+            unpack_record(packed)
         except ValueError:
             break
         whole.append((serial, packed))

@@ -42,7 +42,7 @@ class _Value(msgspec.Struct):
     unit: str
 
 
-class LineOfRecord(msgspec.Struct):
+class RecordLine(msgspec.Struct):
     metadata: _Metadata
     metrics: dict[str, _Value]
     error: _Error | None
@@ -57,15 +57,15 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_RecordOfLine).decode
 
 
-def line(record: Record) -> bytes:
+def format_record_line(record: Record) -> bytes:
     """One line of profile_export.jsonl, without its newline: AIPerf's ``metadata``, ``metrics``, ``error`` (its model
     is MetricRecordInfo) and, as ``record``, the whole of ours. It runs on the load generator's loop: 8 µs a request
     and 0.2 µs a chunk."""
-    whole = LineOfRecord(_metadata(record), metrics(record), _error(record), record)
+    whole = RecordLine(_metadata(record), make_record_metrics(record), _error(record), record)
     try:
         return _encode(whole)
     except UnicodeEncodeError:  # a lone surrogate, say from a file name in an OSError: no reason to lose the record
-        return line(_encodable(record))
+        return format_record_line(_encodable(record))
 
 
 _BEGIN: Final = b'{"metadata":'
@@ -77,7 +77,7 @@ CLOCK_SLACK_S: Final = 1.0
 """A request may end before it began by less than this, if two clocks differ."""
 
 
-def parse_line(data: bytes) -> Record:
+def parse_record_line(data: bytes) -> Record:
     """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none, or not just one, or if it
     contradicts itself.
 
@@ -94,14 +94,14 @@ def parse_line(data: bytes) -> Record:
             record = _decode_record(data[at + len(_KEY) - 1 : end])
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    if wrong := contradiction(record):
+    if wrong := find_contradiction(record):
         raise ValueError(wrong)
     if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error comes before the record
         raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     return record
 
 
-def trusted(data: bytes) -> Record:
+def parse_trusted_line(data: bytes) -> Record:
     """The record of a line that ``parse_line`` has read before, in three quarters of the time."""
     at = data.rfind(_KEY)
     return _decode(data).record if at < 0 else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
@@ -112,7 +112,7 @@ def begins_record(head: bytes) -> bool:
     return head.lstrip(b"\0 \t").startswith(b"{") or _BEGIN in head
 
 
-def pieces(data: bytes) -> list[bytes]:
+def split_record_line(data: bytes) -> list[bytes]:
     """The parts of a line that is not one whole record: several records, half of one, rubbish before them."""
     begins = [0]
     while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
@@ -121,7 +121,7 @@ def pieces(data: bytes) -> list[bytes]:
     return [piece for piece in found if piece.strip()]
 
 
-def contradiction(record: Record) -> str:
+def find_contradiction(record: Record) -> str:
     """Why a record contradicts itself; empty if it does not. Its numbers are within their bounds."""
     us, outcome, asked_at = record.chunk_us, record.outcome, record.asked_at
     if outcome not in OUTCOMES:
@@ -154,7 +154,7 @@ def contradiction(record: Record) -> str:
     return ""
 
 
-def metrics(record: Record) -> dict[str, _Value]:
+def make_record_metrics(record: Record) -> dict[str, _Value]:
     """AIPerf's metrics of one request and ours, in ms and tokens, also of a failed one."""
     us = record.known_us
     itl_s = record.itl_s

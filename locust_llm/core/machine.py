@@ -53,7 +53,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Mean number of programs that ran or waited for a core, over the minute before."""
 
 
-def machine_of(proc: Path = PROC, sys: Path = SYS) -> Machine:
+def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
     """The one that this is."""
     cores = [dict(map(_pair, block.splitlines())) for block in _read(proc / "cpuinfo").split("\n\n") if block.strip()]
     first = cores[0] if cores else {}
@@ -71,7 +71,7 @@ def machine_of(proc: Path = PROC, sys: Path = SYS) -> Machine:
     )
 
 
-def machine_line(machine: Machine) -> str:
+def format_machine(machine: Machine) -> str:
     """In one line, without the load."""
     kind = {True: "virtual", False: "not virtual", None: ""}[machine.virtual]
     parts = (
@@ -104,7 +104,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def versions() -> str:
+def format_versions() -> str:
     """For ``--version``."""
     return f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python {platform.python_version()})"
 
@@ -133,10 +133,10 @@ class Commit(msgspec.Struct, frozen=True):
     """Files that Git tracks were changed; those that it does not track are not asked about."""
 
 
-def commit_of(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
+def find_commit(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
     """Of the job, else as Git says; None: neither knows one."""
     there = any((above / ".git").exists() for above in (folder, *folder.parents))
-    found = parsed(_status(folder, environment)) if there else None
+    found = parse_git_status(_status(folder, environment)) if there else None
     for name, branches in OF_CI:
         if value := environment.get(name):
             branch = next(filter(None, map(environment.get, branches)), "")
@@ -155,7 +155,7 @@ def _status(folder: Path, environment: Mapping[str, str]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def parsed(status: str) -> Commit | None:
+def parse_git_status(status: str) -> Commit | None:
     """Of ``git status --porcelain=v2 --branch``; None: there is no commit."""
     lines = status.splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])

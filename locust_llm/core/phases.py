@@ -17,22 +17,22 @@ UNCOUNTED_SHARE: Final = 10**9
 """Share of a process in a phase without a count."""
 
 
-def profiling(stage: int = 0) -> str:
+def profiling_phase(stage: int = 0) -> str:
     """The phase of a stage (from 1), or that of a run without stages."""
     return f"{PROFILING} {stage}" if stage else PROFILING
 
 
-def stage_of(phase: str) -> int:
+def stage_of_phase(phase: str) -> int:
     """0: of no stage."""
     return int(phase.partition(" ")[2]) if phase.startswith(f"{PROFILING} ") else 0
 
 
-def label_of(phase: str) -> str:
+def label_phase(phase: str) -> str:
     """The phase in records: ``warmup`` or ``profiling``."""
     return WARMUP if phase == WARMUP else PROFILING
 
 
-class Plan:
+class PhasePlan:
     """``warmup``, ``count``: requests of the phases; None: until they are closed. ``staged``: the caller begins each
     stage, and ends the plan."""
 
@@ -99,7 +99,7 @@ class Plan:
 
     def begin(self, stage: int, count: int | None) -> None:
         """Begin a stage with ``count`` requests; None: until it is closed."""
-        self.phase = profiling(stage)
+        self.phase = profiling_phase(stage)
         self._left[self.phase], self._out[self.phase] = count, 0
 
     def end(self) -> None:

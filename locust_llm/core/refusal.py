@@ -2,15 +2,15 @@
 
 from typing import Final, NoReturn
 
-from locust_llm.load.numbers import cut_short
+from locust_llm.load.numbers import truncate_quoted_text
 
 LINE: Final = 1000
 """Characters of a refusal: what was given may be a whole file."""
 
 
-class Refused(Exception):
+class RunRefused(Exception):
     """There can be no such run: why, and what to do, in one line."""
 
 
-def refuse(reason: str) -> NoReturn:
-    raise Refused(cut_short(reason.replace("\n", " "), LINE))
+def refuse_run(reason: str) -> NoReturn:
+    raise RunRefused(truncate_quoted_text(reason.replace("\n", " "), LINE))

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from locust_llm.slo.client_verdict import OK, Verdict
+from locust_llm.slo.client_verdict import OK, ClientVerdict
 
 
-class Figure(msgspec.Struct, frozen=True):
+class MetricValue(msgspec.Struct, frozen=True):
     """A row of the tables, in its unit."""
 
     avg: float | None = None
@@ -23,7 +23,7 @@ class RuleResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class OpenRule(msgspec.Struct, frozen=True):
+class UndecidedRule(msgspec.Struct, frozen=True):
     """A rule that the records so far do not decide."""
 
     rule: str
@@ -49,11 +49,11 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleResult, ...] = ()
     not_valid: str = ""
     """Which published rule it breaks, where that is to end with a status of its own."""
-    client: Verdict | None = None
+    client: ClientVerdict | None = None
     """The client verdict; None: not judged."""
     probe: str = ""
     """``named``, ``untold`` or ``broken``; empty: the run was no probe."""
-    figures: dict[str, Figure] = {}
+    figures: dict[str, MetricValue] = {}
     """By AIPerf's tag; what is not finite is left out."""
     has_waits: bool = False
     """A schedule or a gate held requests: TTFT from due comes first."""
@@ -68,8 +68,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
         tokens = self._figure("output_token_throughput").avg
         return self._figure("request_throughput").avg if tokens is None else tokens
 
-    def _figure(self, tag: str) -> Figure:
-        return self.figures.get(tag, Figure())
+    def _figure(self, tag: str) -> MetricValue:
+        return self.figures.get(tag, MetricValue())
 
     def __str__(self) -> str:
         """``TTFT p50 120 ms, p99 450 ms, 812 tokens/s, SLO PASS``"""

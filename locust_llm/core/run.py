@@ -6,14 +6,14 @@ from typing import Annotated, Final
 
 import msgspec
 
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 
-from .certificate import Certificate
+from .certificate import MeasurementAccuracy
 from .machine import Commit, Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
 from .telemetry import TelemetryCounts
-from .text import many
+from .text import format_count
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -37,7 +37,7 @@ class LimitChange(msgspec.Struct, frozen=True):
     phase: str = "profiling"
 
 
-def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
+def select_known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
     """From the first limit on."""
     return tuple(dropwhile(lambda change: change.limit is None, changes))
 
@@ -49,7 +49,7 @@ class UserChange(msgspec.Struct, frozen=True):
     users: Count
 
 
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request before the run that measures the length of prompts, or how to fix the output length (``kind`` begins with
     ``length``: ``tokens`` are of the output). Counted nowhere else."""
 
@@ -58,7 +58,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Load of one process of the load generator over the run, or over one stage."""
 
     worker: str
@@ -71,7 +71,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     cpu_wait_share: float | None = None
     """Share of the run in which a thread (the worst one) was ready to run and had no core; None where the kernel does not
     report it."""
-    certificate: Certificate | None = None
+    certificate: MeasurementAccuracy | None = None
     """How far its reported times lie from true ones; None: of an older version, or of a process that was lost."""
     machine: Machine | None = None
     """What it runs on; of a whole run only."""
@@ -121,7 +121,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """In what it differs from the base, without the values of headers."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class OpenLoopSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """The schedule of an open loop, in the profiling phase until the run was stopped."""
 
     due: Count
@@ -164,17 +164,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     commit: Commit | None = None
     """Of the working directory that the run was started in; None: not known, or not asked for."""
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[CalibrationRequest, ...] = ()
     words_seed: str = ""
     """Of the words of prompts, drawn for this run; empty: they follow from ``random_seed`` of the settings."""
     head_tokens: Count = 0
     """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""
-    health: tuple[Health, ...] = ()
+    health: tuple[ProcessHealth, ...] = ()
     """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
     users: tuple[UserChange, ...] = ()
     """From the first one on, as the processes reported them four times a second; empty: of an older version."""
-    offer: Offer | None = None
+    offer: OpenLoopSchedule | None = None
     """None: a closed loop."""
     stage: Stage | None = None
     """The stage of this folder; None: a whole run."""
@@ -196,7 +196,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``--otel``; None: none was sent."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
-    client_live: Verdict | None = None
+    client_live: ClientVerdict | None = None
     """The client verdict as it was shown last while the run was on; None: there was none, or this is a stage."""
     gaps: tuple[str, ...] = ()
     """What the result lacks, beside records, a line each."""
@@ -218,6 +218,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def lost_in_words(self) -> str:
         """The records that are missing."""
         if self.imported:
-            return f"{many(self.records_lost, 'record')} not in the file"
+            return f"{format_count(self.records_lost, 'record')} not in the file"
         has = "has" if self.records_lost == 1 else "have"
-        return f"{many(self.records_lost, 'request')} of lost workers {has} no record"
+        return f"{format_count(self.records_lost, 'request')} of lost workers {has} no record"

@@ -70,7 +70,7 @@ class _Timings(msgspec.Struct):
 _timings: Final = msgspec.json.Decoder(_Timings).decode
 
 
-def of_timings(data: msgspec.Raw) -> ServerTimes | None:
+def parse_llama_timings(data: msgspec.Raw) -> ServerTimes | None:
     """Of llama.cpp's ``timings`` (``tools/server``): from the start of its prompt to its first token, and from there on.
     None: they are another server's, or cannot be."""
     try:
@@ -94,7 +94,7 @@ class _Metrics(msgspec.Struct):
 _metrics: Final = msgspec.json.Decoder(_Metrics).decode
 
 
-def of_metrics(data: msgspec.Raw) -> ServerTimes | None:
+def parse_vllm_metrics(data: msgspec.Raw) -> ServerTimes | None:
     """Of vLLM's ``metrics`` (``--enable-per-request-metrics``, ``entrypoints/generate/base``). Its
     ``time_to_first_token_ms`` begins with the first step of the request, not with its arrival: it is the prefill. None:
     another server's, or nothing that can be."""
@@ -122,7 +122,7 @@ class _Speculating(msgspec.Struct):
 _speculating: Final = msgspec.json.Decoder(_Speculating).decode
 
 
-class Drafts(NamedTuple):
+class DraftCounts(NamedTuple):
     """Of one request with speculative decoding."""
 
     steps: int
@@ -132,19 +132,19 @@ class Drafts(NamedTuple):
     """Tokens."""
 
 
-def drafts_of_metrics(data: msgspec.Raw) -> Drafts | None:
+def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
     """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it has none, or what cannot
     be."""
     try:
         found = _speculating(data).speculative_decoding
     except (ValueError, RecursionError):
         return None
-    drafts = Drafts(found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens)
+    drafts = DraftCounts(found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens)
     sound = 0 <= drafts.accepted <= drafts.drafted <= MOST_DRAFTED and 0 <= drafts.steps <= drafts.drafted
     return drafts if sound else None
 
 
-def of_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
+def parse_timing_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
     """Of the headers of an answer. ``get``: one by its name in small letters, None where it is missing. None: it has none of
     them, or nothing that can be."""
     found: dict[str, int] = {}

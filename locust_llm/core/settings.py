@@ -6,19 +6,19 @@ from typing import Annotated, Final
 import msgspec
 
 from locust_llm.load.arrivals import PATTERNS
-from locust_llm.load.mix import weights
-from locust_llm.load.pictures import Asked, rates
+from locust_llm.load.mix import parse_weights
+from locust_llm.load.pictures import GeneratedMediaSettings, parse_sample_rates
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.published import MODES as PUBLISHED_MODES
 from locust_llm.slo.published import WARNS as PUBLISHED_WARNS
-from locust_llm.slo.published import Published
-from locust_llm.slo.reading import DEADLINES, PACE, PACES, Reader, reader
+from locust_llm.slo.published import PublishedRules
+from locust_llm.slo.reading import DEADLINES, PACE, PACES, ReadingPace, parse_reading_pace
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED, Rules
 
-from .arms import CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
-from .options.option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
+from .arms import CANDIDATE, PAIR, PAIRS, CandidateChanges, TrialBlock, order_blocks, parse_candidate_changes
+from .options.option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, OptionRange
 from .options.selftest_modes import AUTO, OFF, REQUIRE
-from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
+from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, parse_sweep
 
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
@@ -34,8 +34,8 @@ MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 MAX_RESPONSE_BYTES: Final = 1 << 26
 """Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any model writes."""
-PIXELS: Final = Range(0, 16_384)
-AUDIO_S: Final = Range(0, 600)
+PIXELS: Final = OptionRange(0, 16_384)
+AUDIO_S: Final = OptionRange(0, 600)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, dict=True):
@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     scenario_changed: tuple[str, ...] = ()
     """The options of the scenario that this run has otherwise."""
-    published: Published | None = None
+    published: PublishedRules | None = None
     """The rules of the benchmark that the scenario is of; None: it is of none."""
     published_rules: Annotated[
         str,
@@ -104,7 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     reading_pace: Annotated[
         float,
-        Option("rules", "Pace of a reader in tokens/s, for qoe and reading_stall", "3.3", "N", range=Range(*PACES)),
+        Option(
+            "rules", "Pace of a reader in tokens/s, for qoe and reading_stall", "3.3", "N", range=OptionRange(*PACES)
+        ),
     ] = PACE
     token_deadline: Annotated[
         str,
@@ -178,15 +180,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float, Option("prompts", "Mean length of synthetic prompts", "8000", "tokens", TOKENS)
     ] = 550.0
     synthetic_input_tokens_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "1000", "tokens", Range(0, TOKENS.most))
+        float, Option("prompts", "Its standard deviation", "1000", "tokens", OptionRange(0, TOKENS.most))
     ] = 0.0
     output_tokens_mean: Annotated[float, Option("prompts", "Mean of max_tokens", "200", "tokens", TOKENS)] = 128.0
     output_tokens_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "50", "tokens", Range(0, TOKENS.most))
+        float, Option("prompts", "Its standard deviation", "50", "tokens", OptionRange(0, TOKENS.most))
     ] = 0.0
     batch_size_text: Annotated[
         int,
-        Option("prompts", "Inputs of a request: texts of embeddings, documents of rerank", "32", range=Range(1, 4096)),
+        Option(
+            "prompts", "Inputs of a request: texts of embeddings, documents of rerank", "32", range=OptionRange(1, 4096)
+        ),
     ] = 1
     image_width_mean: Annotated[
         float, Option("prompts", "Mean width of synthetic pictures; 0: there are none", "1024", "pixels", PIXELS)
@@ -197,7 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = 0.0
     image_height_stddev: Annotated[float, Option("prompts", "Its standard deviation", "150", "pixels", PIXELS)] = 0.0
     image_batch_size: Annotated[
-        int, Option("prompts", "Synthetic pictures in each request", "4", range=Range(0, 256))
+        int, Option("prompts", "Synthetic pictures in each request", "4", range=OptionRange(0, 256))
     ] = 1
     image_format: Annotated[
         str,
@@ -220,7 +224,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str, Option("prompts", "Format of synthetic sounds: 16 bits, one channel", "wav", choices=("wav",))
     ] = "wav"
     audio_batch_size: Annotated[
-        int, Option("prompts", "Synthetic sounds in each request", "2", range=Range(0, 256))
+        int, Option("prompts", "Synthetic sounds in each request", "2", range=OptionRange(0, 256))
     ] = 1
     seq_dist: Annotated[
         str | None,
@@ -252,14 +256,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     num_prefix_prompts: Annotated[
-        int | None, Option("prompts", "Number of prefixes; each prompt begins with one", "10", range=Range(1, 10**5))
+        int | None,
+        Option("prompts", "Number of prefixes; each prompt begins with one", "10", range=OptionRange(1, 10**5)),
     ] = None
     prefix_prompt_length: Annotated[
         int | None, Option("prompts", "Length of each of these prefixes", "2000", "tokens", TOKENS)
     ] = None
     prefix_cache_hit_rate: Annotated[
         float | None,
-        Option("prompts", "Share of the input tokens that repeats earlier ones", "80%", "percent", Range(0, 99)),
+        Option("prompts", "Share of the input tokens that repeats earlier ones", "80%", "percent", OptionRange(0, 99)),
     ] = None
     working_set: Annotated[
         int | None,
@@ -296,18 +301,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = "sequential"
     skip_broken_rows: Annotated[bool, Option("prompts", "Leave broken rows of the dataset out, and count them")] = False
     idle_cap: Annotated[
-        float | None, Option("prompts", "Longest wait between turns of a dataset", "60", "seconds", Range(0, 10**7))
+        float | None,
+        Option("prompts", "Longest wait between turns of a dataset", "60", "seconds", OptionRange(0, 10**7)),
     ] = None
     trajectory_start: Annotated[
         str | None,
         Option("prompts", "Begin each session of a dataset in its middle, after this share of its turns", "0.25..0.75"),
     ] = None
     session_turns_mean: Annotated[
-        float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=Range(1, 10**5))
+        float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=OptionRange(1, 10**5))
     ] = 1.0
-    session_turns_stddev: Annotated[float, Option("prompts", "Its standard deviation", "1", range=Range(0, 10**5))] = (
-        0.0
-    )
+    session_turns_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "1", range=OptionRange(0, 10**5))
+    ] = 0.0
     session_turn_delay_mean: Annotated[
         float, Option("prompts", "Mean think time between turns", "2000", "ms", DELAY_MS)
     ] = 0.0
@@ -430,7 +436,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     max_users: Annotated[
         int, Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS)
     ] = 1000
-    processes: Annotated[int, Option("locust", flag="--processes", range=Range(1, 1024))] = 1
+    processes: Annotated[int, Option("locust", flag="--processes", range=OptionRange(1, 1024))] = 1
     prefill_concurrency: Annotated[
         int | None, Option("gate", "Maximum number of requests that wait for their first token", "5", range=USERS)
     ] = None
@@ -443,7 +449,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     num_sessions: Annotated[
         int | None, Option("load", "Begin exactly this many sessions, then end", "100", range=COUNT)
     ] = None
-    run_time_s: Annotated[float | None, Option("locust", flag="-t", range=Range(1, DELAY.most))] = None
+    run_time_s: Annotated[float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))] = None
     """Of the profiling phase."""
     stop_timeout_s: Annotated[float, Option("locust", range=DELAY)] = 30.0
 
@@ -469,7 +475,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "load",
             "Shape of the gamma pattern: 1 is poisson, less is burstier",
             "0.5",
-            range=Range(0.001, POSITIVE.most),
+            range=OptionRange(0.001, POSITIVE.most),
         ),
     ] = None
     request_rate_ramp_duration: Annotated[
@@ -520,7 +526,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
 
     request_cancellation_rate: Annotated[
-        float | None, Option("load", "Share of the requests to cancel on purpose", "10", "percent", Range(1e-6, 100))
+        float | None,
+        Option("load", "Share of the requests to cancel on purpose", "10", "percent", OptionRange(1e-6, 100)),
     ] = None
     request_cancellation_delay: Annotated[
         float, Option("load", "Time from the send to the cancellation", "0.5", "seconds", DELAY)
@@ -538,10 +545,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float, Option("server", "Maximum wait for the server to answer before the run", "300", "seconds", DELAY)
     ] = 0.0
     max_response_bytes: Annotated[
-        int, Option("server", "Maximum length of an answer; a longer one fails", "1000000", "bytes", Range(1, 2**40))
+        int,
+        Option("server", "Maximum length of an answer; a longer one fails", "1000000", "bytes", OptionRange(1, 2**40)),
     ] = MAX_RESPONSE_BYTES
     max_retries: Annotated[
-        int, Option("server", "Retries after HTTP 429 or 503, each after its Retry-After", "3", range=Range(0, 1000))
+        int,
+        Option("server", "Retries after HTTP 429 or 503, each after its Retry-After", "3", range=OptionRange(0, 1000)),
     ] = 0
     server_metrics: Annotated[
         bool, Option("server", "Read the server's metrics (/metrics) each second, if it has any")
@@ -582,7 +591,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "server",
             "Share of the requests whose spans --otel sends, chosen by their trace ids. Metrics are of all requests",
             "0.1",
-            range=Range(0, 1),
+            range=OptionRange(0, 1),
             in_form=False,
         ),
     ] = 1.0
@@ -611,7 +620,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "Age at which the key of --api-key-command is renewed",
             "3000",
             "seconds",
-            Range(1, DELAY.most),
+            OptionRange(1, DELAY.most),
             in_form=False,
         ),
     ] = None
@@ -624,7 +633,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "prompts",
             "Seed: same prompts, lengths and arrivals in each run; the server's prefix cache may hold these prompts",
             "42",
-            range=Range(-(2**53), 2**53),
+            range=OptionRange(-(2**53), 2**53),
         ),
     ] = None
     fresh_words: Annotated[
@@ -657,7 +666,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = False
     repeats: Annotated[
-        int, Option("sweep", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))
+        int, Option("sweep", "Number of runs of the same load, to show the spread", "3", range=OptionRange(1, 1000))
     ] = 1
     stage_duration: Annotated[
         str,
@@ -677,11 +686,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     stage_requests_per_user: Annotated[
         int | None,
-        Option("sweep", "The same for each user of a stage, as some benchmarks ask", "10", range=Range(1, 1000)),
+        Option("sweep", "The same for each user of a stage, as some benchmarks ask", "10", range=OptionRange(1, 1000)),
     ] = None
     stage_warmup_per_user: Annotated[
         int,
-        Option("sweep", "Requests of each user of a stage that end before it is measured", "2", range=Range(1, 1000)),
+        Option(
+            "sweep", "Requests of each user of a stage that end before it is measured", "2", range=OptionRange(1, 1000)
+        ),
     ] = 1
     gpus: Annotated[
         int | None, Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
@@ -698,7 +709,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     @cached_property
     def looks(self) -> tuple[float, ...]:
         """When the rules are judged, in seconds of profiling; the last one is when the run ends at the latest."""
-        return look_times(self.run_time_s, self.until_decided_s)
+        return interim_analysis_times(self.run_time_s, self.until_decided_s)
 
     @property
     def has_own_code(self) -> bool:
@@ -713,12 +724,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     @cached_property
     def rules(self) -> Rules:
         """Of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
-        return slo_rules.resolve(self.slo, self.slo_preset, self.goodput)
+        return slo_rules.resolve_rules(self.slo, self.slo_preset, self.goodput)
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> ReadingPace:
         """Whom tokens are in time for. Raises ValueError."""
-        return reader(self.reading_pace, self.token_deadline)
+        return parse_reading_pace(self.reading_pace, self.token_deadline)
 
     @property
     def columns(self) -> tuple[float, ...]:
@@ -729,7 +740,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     def models(self) -> tuple[str, ...]:
         """Asked for by name: of the mix, else the one; none: the server's first is taken. Raises ValueError."""
         if self.model_mix:
-            return tuple(weights(self.model_mix))
+            return tuple(parse_weights(self.model_mix))
         return (self.model,) if self.model else ()
 
     @property
@@ -748,15 +759,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return self.batch_size_text + (self.endpoint_type == "rerank")
 
     @property
-    def media(self) -> Asked:
+    def media(self) -> GeneratedMediaSettings:
         """Of synthetic pictures and sounds. Raises ValueError."""
-        return Asked(
+        return GeneratedMediaSettings(
             width=(self.image_width_mean, self.image_width_stddev),
             height=(self.image_height_mean, self.image_height_stddev),
             images=self.image_batch_size,
             formats=("png", "jpeg") if self.image_format == "random" else (self.image_format,),
             seconds=(self.audio_length_mean, self.audio_length_stddev),
-            rates=rates(self.audio_sample_rates),
+            rates=parse_sample_rates(self.audio_sample_rates),
             sounds=self.audio_batch_size,
             seed=self.random_seed or 0,
         )
@@ -789,7 +800,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     def staged(self) -> Sweep | None:
         """The stages that were asked for; None without any. Raises ValueError."""
         if self.sweep:
-            return sweep(self.sweep)
+            return parse_sweep(self.sweep)
         if self.compares:
             return Sweep(PAIR, tuple(map(float, range(1, len(self.blocks) + 1))))
         return Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1)))) if self.repeats > 1 else None
@@ -815,11 +826,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[TrialBlock, ...]:
         """In the order of time; empty without arms."""
-        return order(self.pairs, self.random_seed or 0) if self.compares else ()
+        return order_blocks(self.pairs, self.random_seed or 0) if self.compares else ()
 
-    def block(self, stage: int) -> Block | None:
+    def block(self, stage: int) -> TrialBlock | None:
         """Of the stage of this number (from 1); None: there are no arms, or it is 0."""
         return self.blocks[stage - 1] if 0 < stage <= len(self.blocks) else None
 
@@ -839,9 +850,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return self.block_duration / 5 if self.washout is None else self.washout
 
     @cached_property
-    def changes(self) -> Changes:
+    def changes(self) -> CandidateChanges:
         """Of the candidate, without the values of its headers. Raises ValueError."""
-        return changes(self.candidate_set)
+        return parse_candidate_changes(self.candidate_set)
 
     @property
     def warms_up(self) -> bool:
@@ -862,7 +873,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return self.prefill_concurrency_ramp_duration
 
 
-def of_stage(s: Settings, axis: str, value: float) -> Settings:
+def make_stage_settings(s: Settings, axis: str, value: float) -> Settings:
     """The settings of one stage, as if it were a run of its own."""
     limit = s.prefill_concurrency
     differs: dict[str, dict[str, int | float | None]] = {
@@ -879,7 +890,7 @@ def of_stage(s: Settings, axis: str, value: float) -> Settings:
     return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **differs[axis])
 
 
-def look_times(first_s: float | None, most_s: float | None) -> tuple[float, ...]:
+def interim_analysis_times(first_s: float | None, most_s: float | None) -> tuple[float, ...]:
     """Seconds from the start of profiling: the first look, then each LOOK_STEP times as late, the last one at ``most_s``. A
     run that is judged once, at its end, has one; without a length there is none.
 

@@ -13,8 +13,8 @@ import msgspec
 
 from locust_llm.files import open_regular, read_regular
 
-from .engine_metrics import EngineSample, History
-from .jsonl import begins_record, line, parse_line, pieces, trusted
+from .engine_metrics import EngineHistory, EngineSample
+from .jsonl import begins_record, format_record_line, parse_record_line, parse_trusted_line, split_record_line
 from .record import Record
 from .run import Run
 from .settings import Settings
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadLines:
     """Lines that hold no record, or none that can be used."""
 
     count: int = 0
@@ -57,10 +57,10 @@ class Unread:
         """``line 3: NUL bytes``"""
         return [f"line {number}: {why}" for number, why in self.first]
 
-    def __add__(self, other: "Unread") -> "Unread":
+    def __add__(self, other: "UnreadLines") -> "UnreadLines":
         """``other``: of the lines that follow."""
         later = tuple((self.lines + number, why) for number, why in other.first)
-        return Unread(self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines)
+        return UnreadLines(self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines)
 
 
 class RecordFile:
@@ -71,16 +71,16 @@ class RecordFile:
         """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has been read before, and was
         a record."""
         self.path = path
-        self._parse = trusted if sound else parse_line
+        self._parse = parse_trusted_line if sound else parse_record_line
         self._sound = sound
         self._lines = self._count = 0
         self._first: list[tuple[int, str]] = []
         self._begin, self._end = begin, end
 
     @property
-    def unread(self) -> Unread:
+    def unread(self) -> UnreadLines:
         """So far."""
-        return Unread(self._count, tuple(self._first), self._lines)
+        return UnreadLines(self._count, tuple(self._first), self._lines)
 
     def __iter__(self) -> Iterator[Record]:
         if not self.path.exists():
@@ -147,9 +147,9 @@ class RecordFile:
             yield from _parsed(file)
 
 
-def read_history(folder: Path) -> History:
+def read_history(folder: Path) -> EngineHistory:
     """The server's metrics over the run; of a stage those of its run. Empty where there are none. Raises OSError."""
-    history = History()
+    history = EngineHistory()
     path = next(
         (path for path in (folder / SERVER_METRICS, folder.parent.parent / SERVER_METRICS) if path.exists()), None
     )
@@ -176,16 +176,16 @@ def _parsed(file: BinaryIO) -> Iterator[Record]:
 
 def _of_pieces(line: bytes) -> Iterator[Record | str]:
     """Each record of a line, and why each other piece is none."""
-    for piece in pieces(line):
+    for piece in split_record_line(line):
         end = piece.rfind(b"}") + 1
         try:
-            yield parse_line(piece)
+            yield parse_record_line(piece)
             continue
         except ValueError as error:
             why = _why(piece, error)
         if rest := piece[end:].strip():  # it may follow a whole record
             with suppress(ValueError):
-                yield parse_line(piece[:end])
+                yield parse_record_line(piece[:end])
                 why = _why(rest, ValueError("something follows the record"))
         yield why
 
@@ -229,7 +229,7 @@ def add_records(path: Path, records: Iterable[Record]) -> int:
         before = len(there)
         for record in records:
             if record.id not in there:
-                lines.write((b"" if whole else b"\n") + line(record) + b"\n")
+                lines.write((b"" if whole else b"\n") + format_record_line(record) + b"\n")
                 there.add(record.id)
                 whole = True
     return len(there) - before
@@ -237,28 +237,28 @@ def add_records(path: Path, records: Iterable[Record]) -> int:
 
 def write_run(folder: Path | str, run: Run, **more: Any) -> None:
     """run.json. Worth writing before the load, in case nothing comes after it."""
-    replace(Path(folder) / RUN, run_json(run, **more))
+    replace_file(Path(folder) / RUN, encode_run_json(run, **more))
 
 
-def run_json(run: Run, **more: Any) -> bytes:
+def encode_run_json(run: Run, **more: Any) -> bytes:
     """The run under ``run``, and ``more``."""
     return msgspec.json.format(msgspec.json.encode({"run": run, **more}), indent=2) + b"\n"
 
 
 def read_run(folder: Path) -> Run:
     """The run of run.json. Raises OSError, or ValueError if it holds none."""
-    return decoded(folder / RUN, _RunFile).run
+    return decode_json_file(folder / RUN, _RunFile).run
 
 
-def readable_run(folder: Path, unknown: Run) -> Run:
+def decode_readable_run(folder: Path, unknown: Run) -> Run:
     """The readable fields of a damaged run.json; ``unread`` names the others, which are as in ``unknown``. Raises OSError,
     ValueError."""
     known = {name: getattr(unknown, name) for name in ("name", "settings", "started_at", "profiling_at", "model")}
-    run, unread = readable(decoded(folder / RUN, _RunAlone).run, Run, known)
+    run, unread = decode_readable_fields(decode_json_file(folder / RUN, _RunAlone).run, Run, known)
     return msgspec.structs.replace(run, unread=(*run.unread, *(f"{name} of run.json {why}" for name, why in unread)))
 
 
-def decoded(path: Path, kind: type[T]) -> T:
+def decode_json_file(path: Path, kind: type[T]) -> T:
     """A file of JSON in a run folder. Raises OSError, ValueError."""
     try:
         return msgspec.json.decode(read_regular(path, MAX_JSON_BYTES), type=kind)
@@ -266,7 +266,7 @@ def decoded(path: Path, kind: type[T]) -> T:
         raise ValueError("JSON nested too deeply") from None
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Atomically: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -286,7 +286,7 @@ class _RunAlone(msgspec.Struct):
     run: msgspec.Raw
 
 
-def make_folder(settings: Settings, model: str | None) -> Path:
+def make_run_folder(settings: Settings, model: str | None) -> Path:
     """A folder for one run, empty of records. Raises OSError."""
     if settings.report_dir:
         base = Path(settings.report_dir)
@@ -304,7 +304,7 @@ def make_folder(settings: Settings, model: str | None) -> Path:
 # -- JSON that is damaged, or of another version ---------------------------------------------------------------------------
 
 
-def readable(data: bytes, kind: type[S], instead: Mapping[str, Any]) -> tuple[S, list[tuple[str, str]]]:
+def decode_readable_fields(data: bytes, kind: type[S], instead: Mapping[str, Any]) -> tuple[S, list[tuple[str, str]]]:
     """(the struct, (path, reason) of each unreadable field). Such a field has the value of ``instead``, else its
     default. Raises ValueError where it is no JSON object, or a field without a default is missing."""
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.load.numbers import SECONDS, cut_short, read_number
+from locust_llm.load.numbers import SECONDS, read_number, truncate_quoted_text
 from locust_llm.slo.grammar import FAIL, PASS
 
 CONCURRENCY: Final = "concurrency"
@@ -56,7 +56,7 @@ class Sweep(NamedTuple):
         return f"{self.axis}={','.join(f'{value:g}' for value in self.values)}"
 
 
-class Done(NamedTuple):
+class FinishedStage(NamedTuple):
     """What decides the next stage, of a finished one."""
 
     value: float
@@ -68,7 +68,7 @@ class Done(NamedTuple):
     """The client verdict."""
 
 
-def sweep(text: str) -> Sweep:
+def parse_sweep(text: str) -> Sweep:
     """The sweep of ``--sweep``, values in rising order. Raises ValueError of one sentence."""
     axis, equals, values = (part.strip() for part in text.partition("="))
     if axis not in AXES or not equals:
@@ -76,7 +76,7 @@ def sweep(text: str) -> Sweep:
             f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as concurrency=1..64"
         )
     try:
-        found = values_of(values)
+        found = parse_sweep_values(values)
     except ValueError as error:
         raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
     if axis != RATE and any(value != int(value) for value in found):
@@ -86,7 +86,7 @@ def sweep(text: str) -> Sweep:
     return Sweep(axis, tuple(found))
 
 
-def values_of(text: str) -> list[float]:
+def parse_sweep_values(text: str) -> list[float]:
     """In rising order. Raises ValueError of one clause."""
     return sorted({value for part in text.split(",") for value in _values(part.strip())})
 
@@ -100,7 +100,7 @@ def _values(part: str) -> Iterator[float]:
     high = low if match[2] is None else float(match[2])
     step = None if match[3] is None else float(match[3])
     if math.inf in (low, high, step):
-        raise ValueError(f"{cut_short(part)!r} is too large")
+        raise ValueError(f"{truncate_quoted_text(part)!r} is too large")
     if not 0 < low <= high or step == 0:
         raise ValueError(f"{part!r} does not rise from a value above 0")
     at, count = low, 0
@@ -111,7 +111,7 @@ def _values(part: str) -> Iterator[float]:
     yield high
 
 
-def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> float | str:
+def choose_next_stage(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool = False) -> float | str:
     """The value of the next stage, or why the sweep ends: one sentence.
 
     The values in their order, until rules are broken or throughput stays flat twice in a row. With ``find_max`` flat
@@ -125,7 +125,7 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
     stopped = stopped or "all stages ran"
     if not find_max:
         return stopped
-    passed, broken = bracket(done)
+    passed, broken = bracket_maximum(done)
     if passed is None:
         return f"{stopped}; no stage passed"
     if broken is None:
@@ -139,7 +139,7 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
     return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
 
 
-def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
+def bracket_maximum(done: Sequence[FinishedStage]) -> tuple[float | None, float | None]:
     """The highest value that passed below each one that failed, and the next above it that did not pass. Rules on
     throughput need some load, so what lies below the first that passed says nothing; nor does one that was not decided, a
     busy client's say, below one that passed."""
@@ -152,7 +152,7 @@ def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
     return rising[last].value, rising[last + 1].value if last + 1 < len(rising) else None
 
 
-def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:
+def _stopped(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool) -> str:
     """Why the stages after these need not be; empty if they shall."""
     if len(done) < 2:
         return ""
@@ -170,7 +170,7 @@ def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:
     return ""
 
 
-def residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
+def littles_law_residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
     """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean number ``inside`` the
     system, lambda what was completed a second, W its mean time inside. 0 for a stationary one, infinite of nothing."""
     if not inside > 0 or not seconds > 0:
@@ -178,7 +178,7 @@ def residual(inside: float, completed: int, seconds: float, latency_s: float) ->
     return abs(inside - completed / seconds * latency_s) / inside
 
 
-class Stretch:
+class RunningStage:
     """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix seconds.
 
     The first wave, which finds the server idle, ends when as many requests have ended as can be in flight; there may be
@@ -255,7 +255,7 @@ class Stretch:
         seconds = self._looked_at - self.measured_at if self.ended_at is None else self.ended_at - self.measured_at
         if not seconds > 0 or not self._area > 0:
             return None
-        return residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
+        return littles_law_residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
 
     def _first_wave(self, now: float, inside: int) -> bool:
         """True: no request ends, so the stage ends without a measurement."""
@@ -286,7 +286,7 @@ class Stretch:
         return ""
 
 
-def duration(text: str) -> tuple[float, float]:
+def parse_duration_range(text: str) -> tuple[float, float]:
     """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
     low, dots, high = text.partition("..")
     try:
@@ -295,6 +295,6 @@ def duration(text: str) -> tuple[float, float]:
         at_least_s = at_most_s = 0.0
     if not 0 < at_least_s <= at_most_s <= SECONDS:
         raise ValueError(
-            f"--stage-duration {cut_short(text)!r}: write 10..120, seconds at least and at most, or one number"
+            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120, seconds at least and at most, or one number"
         )
     return at_least_s, at_most_s

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from .text import many
+from .text import format_count
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -42,7 +42,7 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def remark(self) -> str:
         """What a reader of the report has to know of it; empty where all was taken."""
         missing = [
-            f"{many(count, thing)} {how}"
+            f"{format_count(count, thing)} {how}"
             for count, thing, how in (
                 (self.dropped, "span", "dropped (the queue was full, or the end was over)"),
                 (self.refused, "span", "not taken"),

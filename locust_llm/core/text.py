@@ -6,7 +6,7 @@ import sys
 from typing import Final, NamedTuple
 
 
-def number(value: float | None, digits: int | None = None, most: int = 2) -> str:
+def format_number(value: float | None, digits: int | None = None, most: int = 2) -> str:
     """For a table: ``most`` decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for
     None, ``fail`` for a percentile that is a failure."""
     if value is None:
@@ -25,7 +25,7 @@ SAME: Final = 1e-12
 """Relative difference up to which two values are one: a product of floats is not exact."""
 
 
-def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
+def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
     if value is None or math.isnan(value):
         return "-"
@@ -37,36 +37,36 @@ def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
-def digits_apart(value: float, *others: float | None, digits: int = 3) -> int:
+def digits_to_tell_apart(value: float, *others: float | None, digits: int = 3) -> int:
     """So many significant digits, ``digits`` at least, that the value as ``brief`` writes it is on its side of each of the
     others, and equal to none that it differs from: with three, 567.04 would be written as the limit of 567."""
     known = [other for other in others if other is not None and not math.isclose(value, other, rel_tol=SAME)]
     for more in range(digits, MOST_DIGITS):
-        written = written_number(brief(value, digits=more))
+        written = parse_brief(format_brief(value, digits=more))
         if all(written != other and (written < other) == (value < other) for other in known):
             return more
     return MOST_DIGITS
 
 
-def written_number(text: str, unit: str = "") -> float:
+def parse_brief(text: str, unit: str = "") -> float:
     """What a reader of a text of ``brief`` takes its value for."""
     return float(text.removesuffix(unit).replace(",", "")) if text != "fail" else math.inf
 
 
-def supported(value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0) -> str:
+def format_supported(value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0) -> str:
     """As ``brief``, but with no digit that ``reach``, how far the truth may lie to either side, says nothing about: the last
     one has the place of the first digit of ``reach``, or of its second where the first is 1 or 2, as uncertainties are
     written: 1.7 of 1.676 ± 0.3, 1.68 of 1.676 ± 0.14. ``more``: places beyond that one, of the ends of an interval. Without
     a reach as ``brief``."""
     if value is None or not math.isfinite(value) or reach is None or not 0 < reach < math.inf:
-        return brief(value, unit, digits)
+        return format_brief(value, unit, digits)
     largest = math.floor(math.log10(abs(value))) if value else 0
     decimals = max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
     text = f"{round(value, decimals):,.{max(0, decimals)}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
-class Compared(NamedTuple):
+class ComparedTexts(NamedTuple):
     """Two values and their difference in the same digits: the difference is that of the values as they are written."""
 
     base: str
@@ -77,14 +77,14 @@ class Compared(NamedTuple):
     """Ends of the interval of the difference; ``-``: not known."""
 
 
-def compared(
+def format_comparison(
     base: float | None, value: float | None, low: float | None = None, high: float | None = None, unit: str = ""
-) -> Compared:
+) -> ComparedTexts:
     """By the half-width of the interval, with a place more than it supports; without one with four digits. So many that a
     difference which is not 0 is not written as 0."""
     if base is None or value is None or not (math.isfinite(base) and math.isfinite(value)):
         known = base is not None and value is not None
-        return Compared(brief(base, unit), brief(value, unit), "fail" if known else "-", "-", "-")
+        return ComparedTexts(format_brief(base, unit), format_brief(value, unit), "fail" if known else "-", "-", "-")
     largest = max(abs(base), abs(value))
     most = 3 - (math.floor(math.log10(largest)) if largest else 0)
     decimals = most
@@ -106,10 +106,10 @@ def compared(
         return f"{round(one, decimals) + 0.0:+,.{decimals}f}{unit}"
 
     written = [f"{one + 0.0:,.{places}f}{unit}" for one in rounded]
-    return Compared(written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high))
+    return ComparedTexts(written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high))
 
 
-def places(reach: float | None) -> int:
+def decimal_places(reach: float | None) -> int:
     """Decimals of the cells of a table's row, 0 to 2, by the same rule."""
     if reach is None or not 0 < reach < math.inf:
         return 2
@@ -122,38 +122,38 @@ def _place(reach: float) -> int:
     return (reach / 10.0**size < 2.95) - size
 
 
-def duration(seconds: float | None, digits: int = 3) -> str:
+def format_duration(seconds: float | None, digits: int = 3) -> str:
     """In seconds from a second on: ``12.3 ms``, ``1.23 s``."""
     if seconds is not None and abs(seconds) < 0.9995:
-        return brief(seconds * 1e3, " ms", digits)
-    return brief(seconds, " s", digits)
+        return format_brief(seconds * 1e3, " ms", digits)
+    return format_brief(seconds, " s", digits)
 
 
-def clean(text: str) -> str:
+def clean_line(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def title(percentile: float) -> str:
+def name_percentile(percentile: float) -> str:
     """``p99.9``."""
     return f"p{percentile:g}"
 
 
-def many(count: int | None, one: str, more: str = "") -> str:
+def format_count(count: int | None, one: str, more: str = "") -> str:
     """``1 request``, ``2 requests``."""
     return f"? {more or one + 's'}" if count is None else f"{count} {one if count == 1 else more or one + 's'}"
 
 
-def sentence(text: str) -> str:
+def capitalise_sentence(text: str) -> str:
     """With a capital at its begin; all else stays as it is."""
     return text[:1].upper() + text[1:]
 
 
-def cut(text: str, width: int) -> str:
+def truncate_text(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def ends_of(pair: tuple[float, float] | None) -> str:
+def format_error_ends(pair: tuple[float, float] | None) -> str:
     """``± 0.03``; ``-17.8 +0.03`` where what came more than one to a read makes one end longer."""
     if pair is None:
         return "-"
@@ -162,11 +162,11 @@ def ends_of(pair: tuple[float, float] | None) -> str:
     if not math.isfinite(wide):
         return "unknown"
     if wide - min(lower, upper) < 0.1 * wide or wide < 0.1:
-        return f"± {bound(wide)}"
-    return f"-{bound(lower)} +{bound(upper)}"
+        return f"± {format_bound(wide)}"
+    return f"-{format_bound(lower)} +{format_bound(upper)}"
 
 
-def bound(value: float) -> str:
+def format_bound(value: float) -> str:
     """Two digits, the last one rounded up: a bound does not get smaller by being written."""
     if value <= 0:
         return "0"
@@ -175,7 +175,7 @@ def bound(value: float) -> str:
     return f"{up:.{max(0, -round(math.log10(step)))}f}"
 
 
-def say(text: str) -> None:
+def print_safely(text: str) -> None:
     """Print it, whatever the terminal takes; a closed pipe or a full disk is no error."""
     try:
         try:

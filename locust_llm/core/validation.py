@@ -8,24 +8,24 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from locust_llm.load.lengths import length
-from locust_llm.load.mix import priorities, tenants
-from locust_llm.load.reuse import most_blocks
-from locust_llm.load.schema import MISSING, available
-from locust_llm.load.traces.trajectory import shares
+from locust_llm.load.lengths import parse_length
+from locust_llm.load.mix import parse_tenant_priorities, parse_tenant_weights
+from locust_llm.load.reuse import max_cached_blocks
+from locust_llm.load.schema import MISSING, has_jsonschema
+from locust_llm.load.traces.trajectory import parse_start_shares
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
-from locust_llm.slo.intervals import NEEDED_ROOM, needed
+from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
-from locust_llm.slo.reading import deadlines
-from locust_llm.slo.selectors import nearest
+from locust_llm.slo.reading import parse_token_deadlines
+from locust_llm.slo.selectors import find_nearest_names
 
 from .arms import BASE, LEAST
-from .foreign_text import is_secret, secret_fields
-from .options.labels import labels
-from .options.option import options_of, out_of_range
-from .settings import POOLING, Settings, of_stage
-from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
+from .foreign_text import find_secret_fields, is_secret
+from .options.labels import parse_labels
+from .options.option import declared_options, find_out_of_range
+from .settings import POOLING, Settings, make_stage_settings
+from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
 
 MAX_PERCENTILES: Final = 50
 LEAST_SHARE: Final = 0.01
@@ -41,9 +41,9 @@ _FRAMING: Final = (
 )  # fmt: skip
 
 
-def mistakes(s: Settings) -> Iterator[str]:
+def validate_settings(s: Settings) -> Iterator[str]:
     """Each reason why this run cannot start, as one line with what to do."""
-    yield from out_of_range(s, options_of(Settings))
+    yield from find_out_of_range(s, declared_options(Settings))
     yield from _limits(s)
     yield from _contradictions(s)
     yield from _dataset(s)
@@ -52,7 +52,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _until_decided(s)
     yield from _tenants(s)
     yield from _arms(s)
-    yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
+    yield from slo.validate_rules(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.candidate).netloc:
         yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
     if any("@" in urlsplit(host).netloc for host in s.addresses):
@@ -62,15 +62,15 @@ def mistakes(s: Settings) -> Iterator[str]:
         *(("--host", one) for one in s.addresses),
         ("--candidate", s.candidate),
     ):
-        for name in secret_fields(url):
+        for name in find_secret_fields(url):
             yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     yield from _routers(s)
     yield from _metrics_urls(s)
-    if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
+    if not has_jsonschema() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
         yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
     try:
-        labels(s.label)
-        deadlines(s.token_deadline)
+        parse_labels(s.label)
+        parse_token_deadlines(s.token_deadline)
     except ValueError as error:
         yield str(error)
     if len(s.percentiles) > MAX_PERCENTILES:
@@ -109,7 +109,7 @@ def _metrics_urls(s: Settings) -> Iterator[str]:
             continue
         if parts.scheme not in ("http", "https") or not parts.hostname:
             yield f"--metrics-url {url!r} is no URL: it takes http://HOST:PORT/metrics"
-        if "@" in parts.netloc or secret_fields(url):
+        if "@" in parts.netloc or find_secret_fields(url):
             yield "--metrics-url must not hold a key or a password, as reports show it"
 
 
@@ -173,7 +173,7 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--num-prefix-prompts and --prefix-prompt-length need each other"
     if s.user_context_prompt_length:
         try:
-            length(s.user_context_prompt_length)
+            parse_length(s.user_context_prompt_length)
         except ValueError as error:
             yield f"--user-context-prompt-length: {error}"
     for flag, given in (
@@ -198,14 +198,14 @@ def _dataset(s: Settings) -> Iterator[str]:
             yield f"{flag} needs --input-file"
     if s.trajectory_start is not None:
         try:
-            shares(s.trajectory_start)
+            parse_start_shares(s.trajectory_start)
         except ValueError as error:
             yield f"--trajectory-start {s.trajectory_start}: {error}"
         if s.fixed_schedule:
             yield "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"
 
 
-def too_few_requests(s: Settings) -> Iterator[str]:
+def find_too_few_requests(s: Settings) -> Iterator[str]:
     """Rules that this run has too few requests to pass, but by far, each in a sentence."""
     if s.staged is not None:
         return  # stages go on until they have enough
@@ -218,7 +218,7 @@ def too_few_requests(s: Settings) -> Iterator[str]:
             most is not None
             and rule.percentile is not None
             and not rule.base
-            and most < (least := needed(rule.percentile))
+            and most < (least := count_needed_values(rule.percentile))
         ):
             yield (
                 f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. The interval of "
@@ -248,7 +248,7 @@ def _until_decided(s: Settings) -> Iterator[str]:
 def _stages(s: Settings) -> Iterator[str]:
     """A sweep or repeats: the options that exclude it, and its first and last stage as runs."""
     try:
-        duration(s.stage_duration)
+        parse_duration_range(s.stage_duration)
         stages = None if s.compares else s.staged
     except ValueError as error:
         yield str(error)
@@ -284,7 +284,7 @@ def _stages(s: Settings) -> Iterator[str]:
             yield f"--sweep {stages.axis}=... and {flag} exclude each other: leave out {flag}"
             return
     for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
-        for mistake in mistakes(of_stage(s, stages.axis, value)):
+        for mistake in validate_settings(make_stage_settings(s, stages.axis, value)):
             yield f"--sweep {stages.axis}={value:g}: {mistake}"
             return
 
@@ -294,11 +294,11 @@ def _tenants(s: Settings) -> Iterator[str]:
     if s.isolate and not s.tenant_mix:
         yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
     try:
-        mix = tenants(s.tenant_mix) if s.tenant_mix else {}
+        mix = parse_tenant_weights(s.tenant_mix) if s.tenant_mix else {}
         named = {
             "--tenant-header": [text.partition(":")[0] for text in s.tenant_header],
-            "--tenant-priority": [*priorities(s.tenant_priority)] if s.tenant_priority else [],
-            "--tenant-weight": [*tenants(s.tenant_weight, "--tenant-weight")] if s.tenant_weight else [],
+            "--tenant-priority": [*parse_tenant_priorities(s.tenant_priority)] if s.tenant_priority else [],
+            "--tenant-weight": [*parse_tenant_weights(s.tenant_weight, "--tenant-weight")] if s.tenant_weight else [],
             "--isolate": [s.isolate] if s.isolate else [],
         }
     except ValueError as error:
@@ -308,7 +308,7 @@ def _tenants(s: Settings) -> Iterator[str]:
         named.setdefault(f"SLO {str(rule)!r}", []).extend(value for key, value in rule.where if key == "tenant")
     for flag, names in named.items() if mix else ():
         if unknown := next((name for name in names if name not in mix), None):
-            yield f"{flag}: there is no tenant {unknown}{nearest(unknown, mix)}; --tenant-mix has {', '.join(mix)}"
+            yield f"{flag}: there is no tenant {unknown}{find_nearest_names(unknown, mix)}; --tenant-mix has {', '.join(mix)}"
     if s.tenant_priority and s.endpoint_type not in ("chat", "completions"):
         yield f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has none"
     share = mix.get(s.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
@@ -320,9 +320,9 @@ def _tenants(s: Settings) -> Iterator[str]:
         yield f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: {LEAST_SHARE:.0%} at least"
 
 
-def no_tenants(s: Settings, named: Sequence[str]) -> str:
+def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
     """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
-    if s.tenant_mix and (others := [name for name in named if name not in tenants(s.tenant_mix)]):
+    if s.tenant_mix and (others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]):
         return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
     if s.isolate and named and (s.isolate not in named or not s.open_loop):
         why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
@@ -427,7 +427,7 @@ def _media(s: Settings) -> Iterator[str]:
     if bool(s.image_width_mean) != bool(s.image_height_mean):
         yield "--image-width-mean and --image-height-mean need each other"
     for kind, mean, usual in (("image", s.image_width_mean, Settings()), ("audio", s.audio_length_mean, Settings())):
-        others = (option.field for option in options_of(Settings) if option.field.startswith(f"{kind}_"))
+        others = (option.field for option in declared_options(Settings) if option.field.startswith(f"{kind}_"))
         for name in others if not mean else ():
             if "mean" not in name and getattr(s, name) != getattr(usual, name):
                 first = "--image-width-mean and --image-height-mean" if kind == "image" else "--audio-length-mean"
@@ -484,7 +484,7 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
         if given:
             yield f"{flag} and {other} exclude each other: {why}"
     block, mean = s.cache_block_size or 1, round(s.synthetic_input_tokens_mean)
-    most = most_blocks(mean, block) * block / mean
+    most = max_cached_blocks(mean, block) * block / mean
     if not s.seq_dist and not s.synthetic_input_tokens_stddev and s.prefix_cache_hit_rate > 100 * most:
         of = f" of blocks of {block}" if block > 1 else ""
         yield f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can repeat{of}: {most:.0%} at most"

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from . import formats
-from .formats import DatasetError, RowError, Turn, located, object_of, text_of, time_s
-from .numbers import TOKENS, as_number, short
+from .formats import DatasetError, RowError, Turn, decode_row, locate_row_error, parse_time_s, read_row_id
+from .numbers import TOKENS, format_quoted_value, parse_finite_number
 
 TABLES: Final[dict[str, dict[str, str]]] = {
     "azure_trace": {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"},
@@ -32,7 +32,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class LogColumns(msgspec.Struct, frozen=True, kw_only=True):
     """How rows with columns are read."""
 
     columns: dict[str, str]
@@ -42,7 +42,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     delimiter: str = ","
 
 
-def columns_of(text: str) -> dict[str, str]:
+def parse_column_names(text: str) -> dict[str, str]:
     """``timestamp=ts,input_tokens=prompt_tokens`` as a mapping. Raises DatasetError."""
     columns: dict[str, str] = {}
     for part in text.split(","):
@@ -55,24 +55,24 @@ def columns_of(text: str) -> dict[str, str]:
     return columns
 
 
-def table(kind: str, columns: Mapping[str, str], header: bytes | None) -> Table:
+def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None) -> LogColumns:
     """How a file with this header (None: of JSON rows) is read. Raises RowError for a column that is not there."""
     if header is None:
-        return Table(columns=dict(columns))
+        return LogColumns(columns=dict(columns))
     text = _decoded(header)
     delimiter = max(",;\t", key=text.count)
-    names = tuple(name.strip() for name in cells(text, delimiter))
+    names = tuple(name.strip() for name in split_csv_row(text, delimiter))
     for theirs in columns.values():
         if theirs not in names:
-            raise RowError(f"no column {theirs!r}, which {kind} needs, in the header {short(text)}")
-    return Table(columns=dict(columns), header=names, delimiter=delimiter)
+            raise RowError(f"no column {theirs!r}, which {kind} needs, in the header {format_quoted_value(text)}")
+    return LogColumns(columns=dict(columns), header=names, delimiter=delimiter)
 
 
-def recognise(header: bytes) -> tuple[str, Table]:
+def recognise_csv(header: bytes) -> tuple[str, LogColumns]:
     """(kind, table) of a CSV file. Raises RowError if it is none that we know."""
     for kind, columns in TABLES.items():
         try:
-            return kind, table(kind, columns, header)
+            return kind, map_log_columns(kind, columns, header)
         except RowError as wrong:
             if wrong.byte is not None:
                 raise
@@ -82,23 +82,23 @@ def recognise(header: bytes) -> tuple[str, Table]:
     )
 
 
-def session_of(table: Table, row: bytes) -> str:
+def read_log_session(table: LogColumns, row: bytes) -> str:
     """The session that a row says it belongs to, or "". Raises RowError."""
     theirs = table.columns.get("session_id")
-    return text_of(_lookup(fields_of(table, row), theirs)) if theirs else ""
+    return read_row_id(_lookup(read_log_fields(table, row), theirs)) if theirs else ""
 
 
-def tenant_of(table: Table, row: bytes) -> str:
+def read_log_tenant(table: LogColumns, row: bytes) -> str:
     """Whose a row says it is, or "". Raises RowError."""
     theirs = table.columns.get("tenant")
-    return text_of(_lookup(fields_of(table, row), theirs)) if theirs else ""
+    return read_row_id(_lookup(read_log_fields(table, row), theirs)) if theirs else ""
 
 
-def byte_of(table: Table, row: bytes, column: str) -> int:
+def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
     """Where the value of one of our columns begins in a row."""
     theirs = table.columns.get(column, column)
     if not table.header:
-        return formats.byte_of(row, theirs.rpartition(".")[2])
+        return formats.find_field_byte(row, theirs.rpartition(".")[2])
     byte, quoted, left = 0, False, table.header.index(theirs)
     while left and byte < len(row):
         quoted ^= row[byte] == ord('"')
@@ -107,21 +107,21 @@ def byte_of(table: Table, row: bytes, column: str) -> int:
     return byte
 
 
-def parse(table: Table, row: bytes, line: int) -> tuple[str, list[Turn]]:
+def parse_log_row(table: LogColumns, row: bytes, line: int) -> tuple[str, list[Turn]]:
     """(the name of its session or "", its turn). No turn: its tokens are zero or missing, which is how logs mark a
     request that had failed (BurstGPT; vLLM and AIPerf leave these out too). Raises RowError."""
-    fields = fields_of(table, row)
+    fields = read_log_fields(table, row)
     value = {ours: _lookup(fields, theirs) for ours, theirs in table.columns.items()}
     tokens = {name: _count(value[name], name) for name in ("input_tokens", "output_tokens") if name in value}
     prompt = value.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
-        raise RowError(f"prompt is no text: {short(prompt)}", field="prompt")
+        raise RowError(f"prompt is no text: {format_quoted_value(prompt)}", field="prompt")
     at_s = None
     if "timestamp" in value:
-        at_s = time_s(value["timestamp"], "timestamp", unit_s=unit_of(value["timestamp"]))
+        at_s = parse_time_s(value["timestamp"], "timestamp", unit_s=guess_time_unit(value["timestamp"]))
     elif "timestamp_ms" in value:
-        at_s = time_s(value["timestamp_ms"], "timestamp_ms", unit_s=1e-3)
-    name = text_of(value.get("session_id"))
+        at_s = parse_time_s(value["timestamp_ms"], "timestamp_ms", unit_s=1e-3)
+    name = read_row_id(value.get("session_id"))
     if 0 in tokens.values() or ("prompt" in value and not prompt):
         return name, []
     turn = Turn(
@@ -136,7 +136,7 @@ def parse(table: Table, row: bytes, line: int) -> tuple[str, list[Turn]]:
     return name, [turn]
 
 
-def cells(text: str, delimiter: str = ",") -> list[str]:
+def split_csv_row(text: str, delimiter: str = ",") -> list[str]:
     """The cells of one row of CSV (RFC 4180). Raises RowError."""
     try:
         return next(csv.reader([text], delimiter=delimiter, strict=True), [])
@@ -144,19 +144,19 @@ def cells(text: str, delimiter: str = ",") -> list[str]:
         raise RowError(f"broken CSV: {wrong}") from None
 
 
-def fields_of(table: Table, row: bytes) -> dict[str, Any]:
+def read_log_fields(table: LogColumns, row: bytes) -> dict[str, Any]:
     """Names to values of a row with columns: CSV, or JSON. Raises RowError."""
     if not table.header:
-        return object_of(row)
-    values = cells(_decoded(row), table.delimiter)
+        return decode_row(row)
+    values = split_csv_row(_decoded(row), table.delimiter)
     if len(values) != len(table.header):
         raise RowError(f"{len(values)} columns, where the header has {len(table.header)}")
     return dict(zip(table.header, values, strict=True))
 
 
-def unit_of(value: Any) -> float:
+def guess_time_unit(value: Any) -> float:
     """The unit of a time in seconds: numbers too great for seconds (1e11 s is the year 5138) are ms, µs or ns."""
-    size = as_number(value) or 0.0
+    size = parse_finite_number(value) or 0.0
     return next((unit_s for above, unit_s in ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)) if size > above), 1.0)
 
 
@@ -164,7 +164,7 @@ def _decoded(row: bytes) -> str:
     try:
         return row.decode()
     except UnicodeDecodeError as wrong:
-        raise located(wrong, row) from None
+        raise locate_row_error(wrong, row) from None
 
 
 def _lookup(fields: Mapping[str, Any], name: str) -> Any:
@@ -180,9 +180,9 @@ def _lookup(fields: Mapping[str, Any], name: str) -> Any:
 def _count(value: Any, name: str) -> int:
     if value in (None, ""):
         return 0
-    count = as_number(value)
+    count = parse_finite_number(value)
     if count is None or count < 0 or count != int(count):
-        raise RowError(f"{name} is no count: {short(value)}", field=name)
+        raise RowError(f"{name} is no count: {format_quoted_value(value)}", field=name)
     if count > TOKENS:
-        raise RowError(f"{name} must be at most {TOKENS}: {short(value)}", field=name)
+        raise RowError(f"{name} must be at most {TOKENS}: {format_quoted_value(value)}", field=name)
     return int(count)

@@ -28,7 +28,7 @@ _HUGE: Final = 1e15
 Arrival = TypeVar("Arrival", float, tuple[float, int])
 
 
-class Rate:
+class ArrivalRate:
     """Arrivals a second over time: linear between points, the first rate held before them and the last one after.
 
     Two points of the same time are a jump. Rates of 0 mean no arrivals there.
@@ -88,7 +88,7 @@ class Rate:
         return (self._rates[at + 1] - self._rates[at]) / (self._times[at + 1] - self._times[at])
 
 
-def steady(per_s: float, ramp_s: float | None = None) -> Rate:
+def make_steady_rate(per_s: float, ramp_s: float | None = None) -> ArrivalRate:
     """One rate, from the start or reached in ``ramp_s`` seconds, from 0 on a straight line.
 
     Within the ramp arrival n of the constant pattern is due at sqrt(2 n D / R), as in k6's ramping arrivals: 0 to 1 a
@@ -101,13 +101,13 @@ def steady(per_s: float, ramp_s: float | None = None) -> Rate:
     if not per_s > 0:
         raise ValueError(f"the rate must be above 0, got {per_s:g}")
     if ramp_s is None:
-        return Rate([(0.0, per_s)])
+        return ArrivalRate([(0.0, per_s)])
     if not ramp_s > 0:
         raise ValueError(f"the ramp of the rate must take more than 0 s, got {ramp_s:g}")
-    return Rate([(0.0, 0.0), (ramp_s, per_s)])
+    return ArrivalRate([(0.0, 0.0), (ramp_s, per_s)])
 
 
-def series(text: str) -> Rate:
+def parse_rate_series(text: str) -> ArrivalRate:
     """The rate of a ``--request-rate-series`` file: a JSON list of points, or an object whose ``points`` is such a list.
 
     A point is ``[0, 5]``, ``{"time_s": 0, "qps": 5}`` (AIPerf's keys) or ``{"time": 0, "rate": 5}``: seconds, arrivals a
@@ -125,7 +125,7 @@ def series(text: str) -> Rate:
         found = found.get("points")
     if not isinstance(found, list):
         raise ValueError('a rate series must be a list of points, or an object with a list of "points"')
-    return Rate([_point(number, point) for number, point in enumerate(found, 1)])
+    return ArrivalRate([_point(number, point) for number, point in enumerate(found, 1)])
 
 
 def _point(number: int, point: object) -> tuple[float, float]:
@@ -140,7 +140,7 @@ def _point(number: int, point: object) -> tuple[float, float]:
     )
 
 
-def counts(pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
+def draw_expected_counts(pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
     """The expected count at each arrival, without end: the sum of steps of mean 1.
 
     ``constant`` steps by 1 and begins at 0, as vegeta's pacer does: at a rate r arrival n is due at n / r, the first at once
@@ -161,12 +161,12 @@ def counts(pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[fl
     return accumulate(random.gammavariate(smoothness, 1 / smoothness) for _ in itertools.count())
 
 
-def arrivals(rate: Rate, pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
+def draw_arrivals(rate: ArrivalRate, pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
     """When each request is due, in seconds; it ends only if the rate does. Pattern and smoothness as in ``counts``."""
-    return takewhile(math.isfinite, map(rate.time_of, counts(pattern, random, smoothness)))
+    return takewhile(math.isfinite, map(rate.time_of, draw_expected_counts(pattern, random, smoothness)))
 
 
-def user_centric(users: int, per_s: float) -> Iterator[tuple[float, int]]:
+def draw_user_centric_arrivals(users: int, per_s: float) -> Iterator[tuple[float, int]]:
     """(instant, user from 0): user i sends at (i + k N) / r, each every N / r seconds, staggered by 1 / r.
 
     AIPerf's --user-centric-rate: turn_gap = users / QPS, stagger 1 / QPS. Here a user has no end and takes its next
@@ -181,7 +181,7 @@ def user_centric(users: int, per_s: float) -> Iterator[tuple[float, int]]:
     return ((number / per_s, number % users) for number in itertools.count())
 
 
-def replay(
+def replay_arrivals(
     times_s: Iterable[float | None],
     *,
     start_s: float | None = None,
@@ -220,7 +220,9 @@ def replay(
         yield (time_s - zero) / speedup, row
 
 
-def until(due: Iterable[Arrival], *, count: int | None = None, duration_s: float | None = None) -> Iterator[Arrival]:
+def limit_arrivals(
+    due: Iterable[Arrival], *, count: int | None = None, duration_s: float | None = None
+) -> Iterator[Arrival]:
     """At most ``count`` arrivals, and none at or after ``duration_s``; instants, or pairs that begin with one."""
     end = math.inf if duration_s is None else duration_s
     return takewhile(lambda one: _instant(one) < end, islice(due, count))

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from .formats import Item, Turn
-from .lengths import normal
+from .formats import DatasetSession, Turn
+from .lengths import normal_length
 from .media import Refs
 from .mix import Model
-from .prompts import Prompts, with_parts
+from .prompts import Prompts, append_media_parts
 
 Message = dict[str, Any]
 Parts = Callable[[Refs], list[dict[str, Any]]]
 """Of the content of a message: pictures and sounds that a row names. May raise MediaError."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a session."""
 
     turn: int
@@ -68,7 +68,7 @@ class Conversation:
     def __init__(
         self,
         prompts: Prompts,
-        item: Item | None = None,
+        item: DatasetSession | None = None,
         *,
         id: str,
         random: Random,
@@ -85,7 +85,7 @@ class Conversation:
         """Whose it is; empty: the run has no tenants."""
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
-        self._after = [*map(turn_before, range(self.turns))] if item is None else parents(item.turns)
+        self._after = [*map(previous_turn, range(self.turns))] if item is None else list_turn_parents(item.turns)
         self._open = [len(after) for after in self._after]
         """Of each turn: how many answers it waits for."""
         self._children: list[list[int]] = [[] for _ in self._after]
@@ -107,7 +107,7 @@ class Conversation:
         """Turns that were not asked."""
         return self.turns - self._asked
 
-    def next(self) -> Ask | None:
+    def next(self) -> ConversationRequest | None:
         """The next request that waits for no answer any more; None: there is none now. Raises MediaError where a picture of
         its row cannot be read."""
         if not self._ready:
@@ -187,7 +187,7 @@ class Conversation:
         self._shared = None
         if turn.messages is not None:
             salt = prompts.salt if first or turn.whole else ""
-            self._extend(history, salted(turn.messages, salt) if salt else turn.messages)
+            self._extend(history, add_salt(turn.messages, salt) if salt else turn.messages)
             history.count(turn.input_tokens)
         elif turn.input_tokens is None:
             self._add_synthetic(history, first=False)
@@ -201,7 +201,7 @@ class Conversation:
             history.count(turn.input_tokens)
         if turn.media and self._parts is not None:
             last = history.messages[-1]
-            content = with_parts(last.get("content"), self._parts(turn.media))
+            content = append_media_parts(last.get("content"), self._parts(turn.media))
             history.messages = [*history.messages[:-1], {**last, "content": content}]
 
     def _extend(self, history: _History, messages: list[Message]) -> None:
@@ -224,8 +224,10 @@ class Conversation:
             return 0.0
         return max(0.0, self._random.gauss(mean_ms, stddev_ms) if stddev_ms else mean_ms) / 1e3
 
-    def _ask(self, number: int, history: _History, output_tokens: int, delay_s: float, turn: Turn | None = None) -> Ask:
-        return Ask(
+    def _ask(
+        self, number: int, history: _History, output_tokens: int, delay_s: float, turn: Turn | None = None
+    ) -> ConversationRequest:
+        return ConversationRequest(
             turn=number,
             messages=history.messages,
             input_tokens=None if history.tokens is None else round(history.tokens),
@@ -239,17 +241,17 @@ class Conversation:
         )
 
 
-def turn_before(number: int) -> tuple[int, ...]:
+def previous_turn(number: int) -> tuple[int, ...]:
     """What a turn of a line waits for."""
     return (number - 1,) if number else ()
 
 
-def parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+def list_turn_parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
     """What each turn of a file waits for."""
-    return [turn_before(number) if turn.after is None else turn.after for number, turn in enumerate(turns)]
+    return [previous_turn(number) if turn.after is None else turn.after for number, turn in enumerate(turns)]
 
 
-def salted(messages: list[Message], salt: str) -> list[Message]:
+def add_salt(messages: list[Message], salt: str) -> list[Message]:
     """The same, but what the first one says begins with the salt."""
     first, *rest = messages or [{}]
     content = first.get("content")
@@ -260,7 +262,7 @@ def salted(messages: list[Message], salt: str) -> list[Message]:
     return messages
 
 
-class Sessions:
+class ConversationSource:
     """Conversations of one process without end: the same seed and worker give the same ones."""
 
     def __init__(
@@ -277,7 +279,7 @@ class Sessions:
         """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``, ``parts``: see Conversation.
         ``models``: draws that of each session, apart from all else: the rest is the same with and without a mix."""
         self._prompts, self._delay_ms, self._parts = prompts, delay_ms, parts
-        self._turns = normal(*turns)
+        self._turns = normal_length(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
         self._models = models
         self._model_draws = Random(None if seed is None else f"{seed}/{worker}/models")
@@ -293,7 +295,7 @@ class Sessions:
             return None
         return self._models(Random(f"{self._seed}/models/{session}") if session else self._model_draws)
 
-    def begin(self, item: Item | None = None) -> Conversation:
+    def begin(self, item: DatasetSession | None = None) -> Conversation:
         """A new one, synthetic or of the session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
         random, model = Random(self._random.getrandbits(64)), self.model()

@@ -15,11 +15,11 @@ from typing import Final, Literal
 
 from . import access_log as logs
 from . import formats, media
-from .access_log import TABLES, Table
-from .conversation import parents
-from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
-from .mix import no_tenant
-from .rows import Index, Row, RowFile
+from .access_log import TABLES, LogColumns
+from .conversation import list_turn_parents
+from .formats import JSON_KINDS, DatasetError, DatasetSession, RowError, Turn
+from .mix import explain_bad_tenant_name
+from .rows import FileRow, RowFile, RowIndex
 from .traces import kinds
 
 DATASET_KINDS: Final = (*JSON_KINDS, *kinds.KINDS, *TABLES, "access_log")
@@ -77,16 +77,16 @@ class Dataset:
         self.about: Counter[str] = Counter()
         """What was taken where a format has two meanings, and for how many sessions."""
         self.file = RowFile(path)
-        self.kind, self.table = recognise(self.file, kind, columns or {})
+        self.kind, self.table = recognise_dataset(self.file, kind, columns or {})
         self._tenants = "tenant" in self.table.columns if self.table else self.file.mentions(b'"tenant"')
-        self._index: Index | None = None
+        self._index: RowIndex | None = None
         self._heads: array[int] = array("I")
         """The first row of each session, in the order of the file."""
         self._next: array[int] = array("I")
         """The next row of the same session; 0: none. Empty: sessions are rows."""
         self._traces: list[tuple[str, array[int]]] = []
         """Of agent traces: name and rows of each session. Empty: sessions are rows."""
-        self._read: tuple[int, Row] | None = None
+        self._read: tuple[int, FileRow] | None = None
         """The last row that was read by its number: it may hold many sessions."""
         if self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW:
             self._make_index(False)
@@ -106,7 +106,7 @@ class Dataset:
         """0: the file is read as a stream."""
         return 0 if self._index is None else len(self._index.lines)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[DatasetSession]:
         while True:
             given = misses = 0
             last: Turn | None = None
@@ -135,10 +135,10 @@ class Dataset:
         """The first row: that of a trace may say something of all of them."""
         return next(iter(self.file)).data
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[FileRow]:
         return islice(self.file, 1 if self.table is not None and self.table.header else 0, None)
 
-    def _pass(self) -> Iterator[tuple[str, list[Row]]]:
+    def _pass(self) -> Iterator[tuple[str, list[FileRow]]]:
         """(name, rows) of one session after the other; the name of agent traces alone."""
         k, n = self.share
         if self._index is None:
@@ -154,7 +154,7 @@ class Dataset:
             random.Random(f"{self.seed}/{self.passes}").shuffle(order)
         yield from (self._session(self._index, self._heads[at]) for at in order[k::n])
 
-    def _session(self, index: Index, head: int) -> tuple[str, list[Row]]:
+    def _session(self, index: RowIndex, head: int) -> tuple[str, list[FileRow]]:
         if self._traces:
             name, numbers = self._traces[head]
             return name, [self._row(index, number) for number in numbers]
@@ -163,13 +163,13 @@ class Dataset:
             rows.append(self.file.at(index, head))
         return "", rows
 
-    def _row(self, index: Index, number: int) -> Row:
+    def _row(self, index: RowIndex, number: int) -> FileRow:
         if self._read is None or self._read[0] != number:
             self._read = number, self.file.at(index, number)
         return self._read[1]
 
     def _make_index(self, by_session: bool) -> None:
-        index = self._index = Index(array("Q"), array("I"))
+        index = self._index = RowIndex(array("Q"), array("I"))
         latest: dict[str, int] = {}
         members: dict[str, array[int]] = {}
         traces = self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW
@@ -178,14 +178,18 @@ class Dataset:
             number = len(index.lines)
             if traces:
                 try:
-                    for name in dict.fromkeys(kinds.names_of(self.kind, row.data)):
+                    for name in dict.fromkeys(kinds.read_trace_names(self.kind, row.data)):
                         members.setdefault(name, array("I")).append(number)
                 except RowError as wrong:
                     self._lose(row, wrong)
             if by_session:
                 name = ""
                 try:
-                    name = logs.session_of(self.table, row.data) if self.table else formats.session_of(row.data)
+                    name = (
+                        logs.read_log_session(self.table, row.data)
+                        if self.table
+                        else formats.read_row_session(row.data)
+                    )
                 except RowError as wrong:
                     self._lose(row, wrong)
                 self._next.append(0)
@@ -199,16 +203,16 @@ class Dataset:
             index.lines.append(row.line)
             end = row.offset + len(row.data)
         index.offsets.append(end)
-        self._traces = kinds.grouped(self.kind, members)
+        self._traces = kinds.group_trace_rows(self.kind, members)
         if not by_session:
             self._heads = array("I", range(len(self._traces if traces else index.lines)))
 
-    def _traced(self, name: str, rows: list[Row]) -> Item | None:
+    def _traced(self, name: str, rows: list[FileRow]) -> DatasetSession | None:
         """The same of an agent trace."""
         self.rows += len(rows)
         self.read_bytes += sum(len(row.data) for row in rows)
         try:
-            told = kinds.session(self.kind, name, [(row.data, row.line) for row in rows], self._head)
+            told = kinds.read_trace_session(self.kind, name, [(row.data, row.line) for row in rows], self._head)
             self._look(told.turns)
         except RowError as wrong:
             self._lose(next((row for row in rows if row.line == wrong.line), rows[0]), wrong)
@@ -216,9 +220,9 @@ class Dataset:
         self.about[told.about] += 1
         self.left_out += not told.turns
         first = rows[0].line
-        return Item(id=told.name or str(first), turns=tuple(told.turns), row=first) if told.turns else None
+        return DatasetSession(id=told.name or str(first), turns=tuple(told.turns), row=first) if told.turns else None
 
-    def _item(self, name: str, rows: list[Row]) -> Item | None:
+    def _item(self, name: str, rows: list[FileRow]) -> DatasetSession | None:
         """None: there is nothing to send; counted."""
         if self.kind in kinds.KINDS:
             return self._traced(name, rows)
@@ -228,10 +232,10 @@ class Dataset:
             self.read_bytes += len(row.data)
             try:
                 if self.table is None:
-                    name, new = formats.parse(self.kind, row.data, row.line)
+                    name, new = formats.parse_json_row(self.kind, row.data, row.line)
                     self._look(new)
                 else:
-                    name, new = logs.parse(self.table, row.data, row.line)
+                    name, new = logs.parse_log_row(self.table, row.data, row.line)
             except RowError as wrong:
                 self._lose(row, wrong)
                 return None
@@ -239,15 +243,19 @@ class Dataset:
             self.left_out += not new
         first = rows[0]
         tenant = self._tenant(first) if self._tenants and turns else ""
-        return Item(id=name or str(first.line), turns=tuple(turns), row=first.line, tenant=tenant) if turns else None
+        return (
+            DatasetSession(id=name or str(first.line), turns=tuple(turns), row=first.line, tenant=tenant)
+            if turns
+            else None
+        )
 
-    def _tenant(self, row: Row) -> str:
+    def _tenant(self, row: FileRow) -> str:
         """Whose it is; a name that no header can carry is a broken row."""
         if self.table:
-            name = logs.tenant_of(self.table, row.data)
+            name = logs.read_log_tenant(self.table, row.data)
         else:
-            name = formats.text_of(formats.object_of(row.data).get("tenant"))
-        if name and (why := no_tenant(name)):
+            name = formats.read_row_id(formats.decode_row(row.data).get("tenant"))
+        if name and (why := explain_bad_tenant_name(name)):
             self._lose(row, RowError(f"tenant: {why}", field="tenant"))
             return ""
         return name
@@ -258,20 +266,20 @@ class Dataset:
             if ref in self._seen:
                 continue
             try:
-                media.look(os.path.dirname(self.file.path), column, ref)
+                media.check_media_file(os.path.dirname(self.file.path), column, ref)
             except media.MediaError as wrong:
                 raise RowError(str(wrong), field=wrong.field) from None
             if len(ref) < MAX_SEEN_CHARS and len(self._seen) < MAX_SEEN:
                 self._seen.add(ref)
 
-    def _lose(self, row: Row, wrong: RowError) -> None:
+    def _lose(self, row: FileRow, wrong: RowError) -> None:
         """Raise what is wrong with a row, or count it."""
         byte = wrong.byte
         if byte is None and wrong.field:
             byte = (
-                logs.byte_of(self.table, row.data, wrong.field)
+                logs.find_column_byte(self.table, row.data, wrong.field)
                 if self.table
-                else formats.byte_of(row.data, wrong.field)
+                else formats.find_field_byte(row.data, wrong.field)
             )
         error = self.file.error(row, wrong, byte or 0)
         if not self.skip_broken:
@@ -282,11 +290,13 @@ class Dataset:
             if self.broken <= _MAX_REASONS:
                 self.first_broken.append(str(error))
 
-    def _check_times(self, item: Item, last: Turn | None) -> None:
+    def _check_times(self, item: DatasetSession, last: Turn | None) -> None:
         """``last``: the turn whose time the first one's may not undercut."""
         turns = item.turns
         pairs = [(turns[0], last)]
-        pairs += [(turns[n], turns[at]) for n, after in enumerate(parents(turns)) for at in after or (0,) if n]
+        pairs += [
+            (turns[n], turns[at]) for n, after in enumerate(list_turn_parents(turns)) for at in after or (0,) if n
+        ]
         for turn, before in pairs:
             where = f"{self.file.path}, line {turn.row}"
             if turn.at_s is None:
@@ -302,7 +312,7 @@ class Dataset:
         return f" ({'; '.join(parts)})" if parts else ""
 
 
-def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tuple[str, Table | None]:
+def recognise_dataset(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tuple[str, LogColumns | None]:
     """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises DatasetError."""
     if kind is not None and kind not in DATASET_KINDS:
         raise DatasetError(f"the kind of a dataset is one of {', '.join(DATASET_KINDS)}; got {kind!r}")
@@ -316,11 +326,11 @@ def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tu
     try:
         if columns or kind in TABLES:
             kind = kind or "access_log"
-            return kind, logs.table(kind, columns or TABLES[kind], None if file.is_json else first.data)
+            return kind, logs.map_log_columns(kind, columns or TABLES[kind], None if file.is_json else first.data)
         if file.is_json:
-            return kind or kinds.recognise(first.data) or formats.recognise(first.data), None
+            return kind or kinds.recognise_trace(first.data) or formats.recognise_row(first.data), None
         if kind is not None:
             raise RowError(f"not JSON, as {kind} is")
-        return logs.recognise(first.data)
+        return logs.recognise_csv(first.data)
     except RowError as wrong:
         raise file.error(first, wrong, wrong.byte or 0) from None

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from . import trees
-from .media import MediaError, refs
-from .numbers import SECONDS, TOKENS, as_number, short
+from .media import MediaError, list_media_refs
+from .numbers import SECONDS, TOKENS, format_quoted_value, parse_finite_number
 from .prompts import BLOCK_TOKENS
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -114,7 +114,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Its line in the file."""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetSession(msgspec.Struct, frozen=True, kw_only=True):
     """One session: turns that follow each other."""
 
     id: str
@@ -158,17 +158,17 @@ _decode = msgspec.json.Decoder().decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 
 
-def session_of(row: bytes) -> str:
+def read_row_session(row: bytes) -> str:
     """The session that a row of a JSON kind says it belongs to, or "". Raises RowError."""
     try:
-        return text_of(_decode_named(row).session_id)
+        return read_row_id(_decode_named(row).session_id)
     except (ValueError, RecursionError) as wrong:
-        raise located(wrong, row) from None
+        raise locate_row_error(wrong, row) from None
 
 
-def recognise(row: bytes) -> str:
+def recognise_row(row: bytes) -> str:
     """The kind of a row, by its fields. Raises RowError if it is none that we know."""
-    fields = object_of(row)
+    fields = decode_row(row)
     for kind, keys in JSON_KINDS.items():
         own = [key for key in keys if key != "messages" or kind == "openai"]  # Mooncake's rows may have them too
         if any(fields.get(key) is not None for key in own):
@@ -177,11 +177,11 @@ def recognise(row: bytes) -> str:
     raise RowError(f"no known format (looked for {looked}); --dataset-columns names the columns of other formats")
 
 
-def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
+def parse_json_row(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
     """(the name of its session or "", its turns) of a row of a JSON kind. No turns: nothing to send, as in a ShareGPT
     conversation without a human. Raises RowError."""
-    fields = object_of(row)
-    name = next(filter(None, (text_of(fields.get(key)) for key in ("session_id", "custom_id", "id"))), "")
+    fields = decode_row(row)
+    name = next(filter(None, (read_row_id(fields.get(key)) for key in ("session_id", "custom_id", "id"))), "")
     key = next((key for key in JSON_KINDS[kind] if fields.get(key) is not None), None)
     if key is None:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
@@ -190,7 +190,7 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _with_tools(_with_system(_turns(fields[key], line), fields.get("system")), fields)
-    turn = request_of(fields, key, line, whole=key not in ("text_input", "input_length"))
+    turn = parse_request_row(fields, key, line, whole=key not in ("text_input", "input_length"))
     return name, [turn] if key in ("body", "payload") else _with_system([turn], fields.get("system"))
 
 
@@ -199,7 +199,7 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
     if system in (None, ""):
         return turns
     if not isinstance(system, str):
-        raise RowError(f"system must be a text: {short(system)}", field="system")
+        raise RowError(f"system must be a text: {format_quoted_value(system)}", field="system")
     found = []
     for number, turn in enumerate(turns):
         begins = turn.messages and (number == 0 or turn.after == ()) and turn.messages[0].get("role") != "system"
@@ -210,7 +210,7 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
 
 def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
     """With the tools of the row, where a turn has none of its own."""
-    body = {name: value for name, value in body_of(fields).items() if name in _TOOL_OPTIONS}
+    body = {name: value for name, value in select_body_fields(fields).items() if name in _TOOL_OPTIONS}
     return [msgspec.structs.replace(turn, body=body | turn.body) for turn in turns]
 
 
@@ -228,28 +228,30 @@ def _turns(turns: Any, line: int) -> list[Turn]:
             return _conversation(turns, "turns", line)
         if "forks" in fields or "spawns" in fields:
             raise RowError(f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these", field="turns")
-        made.append(request_of(fields, key, line, whole=False))
+        made.append(parse_request_row(fields, key, line, whole=False))
         ids.append(fields.get("id"))
         afters.append(fields.get("after"))
-    return made if not any(after is not None for after in (*ids, *afters)) else in_tree(made, ids, afters)
+    return made if not any(after is not None for after in (*ids, *afters)) else order_turns_of_tree(made, ids, afters)
 
 
-def in_tree(turns: list[Turn], ids: list[Any], afters: list[Any]) -> list[Turn]:
+def order_turns_of_tree(turns: list[Turn], ids: list[Any], afters: list[Any]) -> list[Turn]:
     """The turns of one row in an order in which none waits for a later one. Raises RowError."""
     try:
-        names = [trees.name_of(id, number, f"turns[{number}].id") for number, id in enumerate(ids)]
-        before = [trees.names_of(after, number, f"turns[{number}].after") for number, after in enumerate(afters)]
-        order = trees.linked(names, before, [turn.at_s for turn in turns], "turns[{}]".format)
+        names = [trees.read_turn_id(id, number, f"turns[{number}].id") for number, id in enumerate(ids)]
+        before = [
+            trees.read_awaited_ids(after, number, f"turns[{number}].after") for number, after in enumerate(afters)
+        ]
+        order = trees.link_turns(names, before, [turn.at_s for turn in turns], "turns[{}]".format)
     except trees.TreeError as wrong:
         raise RowError(str(wrong), field="turns") from None
     return [msgspec.structs.replace(turns[place], after=after) for place, after in order]
 
 
-def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
+def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
     """A turn of a row of the JSON kinds; ``key`` is where it says what is to be sent."""
     request = fields[key] if key in ("body", "payload") else None
     if request is None:
-        body = body_of(fields)
+        body = select_body_fields(fields)
     elif isinstance(request, dict):
         body = {name: value for name, value in request.items() if name not in _NOT_BODY}
         fields = {**fields, "messages": None, "prompt": None, **request}
@@ -265,7 +267,7 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
     try:
         row = msgspec.convert(used, _Row)
     except msgspec.ValidationError as wrong:
-        raise located(wrong, b"") from None
+        raise locate_row_error(wrong, b"") from None
     if row.delay is not None and row.tool is not None:
         raise RowError("delay and tool: a wait is a user's or a tool's, and this one is both", field="tool")
     wait_ms = row.delay if row.tool is None else row.tool
@@ -279,7 +281,7 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
         input_tokens=row.input_length,
         output_tokens=row.output_length or row.output_tokens or row.max_completion_tokens or row.max_tokens,
         reference=reference,
-        at_s=time_s(row.timestamp, "timestamp", unit_s=1e-3) if row.timestamp is not None else None,
+        at_s=parse_time_s(row.timestamp, "timestamp", unit_s=1e-3) if row.timestamp is not None else None,
         delay_s=None if wait_ms is None else wait_ms / 1e3,
         tool=row.tool is not None,
         hash_ids=row.hash_ids or (),
@@ -299,7 +301,7 @@ def _check_blocks(input_tokens: int, blocks: int) -> None:
         )
 
 
-def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+def select_body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Of a row's own fields those that belong to a request. Raises RowError."""
     body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
     if "tools" in body:
@@ -314,7 +316,7 @@ def _tools(tools: Any) -> list[Any]:
     if isinstance(tools, str):
         tools = _decoded(tools, "tools") if tools.strip() else []
     if not isinstance(tools, list):
-        raise RowError(f"tools must be a list: {short(tools)}", field="tools")
+        raise RowError(f"tools must be a list: {format_quoted_value(tools)}", field="tools")
     return [
         {"type": "function", "function": tool}
         if isinstance(tool, dict) and "name" in tool and "type" not in tool
@@ -327,7 +329,7 @@ def _decoded(text: str, field: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
-        raise RowError(f"{field} holds no JSON: {short(text)}", field=field) from None
+        raise RowError(f"{field} holds no JSON: {format_quoted_value(text)}", field=field) from None
 
 
 def _calls(text: Any, field: str) -> dict[str, Any]:
@@ -336,7 +338,9 @@ def _calls(text: Any, field: str) -> dict[str, Any]:
     calls = []
     for number, call in enumerate(found if isinstance(found, list) else [found]):
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            raise RowError(f"{field} calls no function by its name: {short(text)}", field=field.partition("[")[0])
+            raise RowError(
+                f"{field} calls no function by its name: {format_quoted_value(text)}", field=field.partition("[")[0]
+            )
         arguments = call.get("arguments", {})
         written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         calls.append(
@@ -347,7 +351,7 @@ def _calls(text: Any, field: str) -> dict[str, Any]:
 
 def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     try:
-        return refs(fields)
+        return list_media_refs(fields)
     except MediaError as wrong:
         raise RowError(str(wrong), field=wrong.field) from None
 
@@ -419,12 +423,12 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
     return [*turns, Turn(messages=spoken, row=line)] if asked else turns
 
 
-def object_of(row: bytes) -> dict[str, Any]:
+def decode_row(row: bytes) -> dict[str, Any]:
     """The JSON object of a row. Raises RowError."""
     try:
         fields = _decode(row)
     except (ValueError, RecursionError) as wrong:
-        raise located(wrong, row) from None
+        raise locate_row_error(wrong, row) from None
     if not isinstance(fields, dict):
         raise RowError("a JSON object is needed")
     long = row.translate(_DIGITS_TO_ZERO).find(_LONG)
@@ -436,11 +440,11 @@ def object_of(row: bytes) -> dict[str, Any]:
     return fields
 
 
-def time_s(value: Any, name: str, *, unit_s: float) -> float:
+def parse_time_s(value: Any, name: str, *, unit_s: float) -> float:
     """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone). Raises RowError."""
     if value in (None, ""):
         raise RowError(f"{name} is missing", field=name)
-    count = as_number(value)
+    count = parse_finite_number(value)
     if count is not None:
         seconds = count * unit_s
     else:
@@ -448,15 +452,15 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
             moment = datetime.fromisoformat(value)
             seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (TypeError, ValueError, OverflowError):
-            raise RowError(f"{name} is not a time: {short(value)}", field=name) from None
+            raise RowError(f"{name} is not a time: {format_quoted_value(value)}", field=name) from None
     if seconds < 0:
-        raise RowError(f"{name} is negative: {short(value)}", field=name)
+        raise RowError(f"{name} is negative: {format_quoted_value(value)}", field=name)
     if seconds > MAX_UNIX_S:
-        raise RowError(f"{name} is out of range: {short(value)}", field=name)
+        raise RowError(f"{name} is out of range: {format_quoted_value(value)}", field=name)
     return seconds
 
 
-def text_of(value: Any) -> str:
+def read_row_id(value: Any) -> str:
     """The name of a session or a request; JSON has them as numbers too."""
     return str(value) if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128) else ""
 
@@ -466,12 +470,12 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def located(wrong: Exception, row: bytes) -> RowError:
+def locate_row_error(wrong: Exception, row: bytes) -> RowError:
     """msgspec's error with its position: it gives a byte of the row, a path, or nothing (then it is the end)."""
     if isinstance(wrong, RecursionError):
         return RowError("nested too deeply")
     if isinstance(wrong, UnicodeDecodeError):
-        return RowError("not UTF-8", byte=not_utf8_at(row))
+        return RowError("not UTF-8", byte=find_invalid_utf8(row))
     what, _, at = str(wrong).partition(" - at `$")
     if isinstance(wrong, msgspec.ValidationError):
         path = at.rstrip("`").lstrip(".")
@@ -484,12 +488,12 @@ def located(wrong: Exception, row: bytes) -> RowError:
     return RowError(f"broken JSON: {what}", byte=byte - (what == "trailing characters"))  # of these it gives the next
 
 
-def byte_of(row: bytes, field: str) -> int:
+def find_field_byte(row: bytes, field: str) -> int:
     """Byte of a field's name in a row; 0 if it is not there."""
     return max(0, row.find(b'"%s"' % field.encode("utf-8", "replace")))
 
 
-def not_utf8_at(data: bytes) -> int | None:
+def find_invalid_utf8(data: bytes) -> int | None:
     """Where it stops being UTF-8."""
     try:
         data.decode()

@@ -27,7 +27,7 @@ _LARGEST: Final = 10**9
 # -- one length --------------------------------------------------------------------------------------------------------
 
 
-def normal(mean: float, stddev: float = 0.0) -> Length:
+def normal_length(mean: float, stddev: float = 0.0) -> Length:
     """Cut at 1, not drawn again (as AIPerf's): a stddev near the mean raises the mean that comes out. Without a stddev it is
     fixed and draws nothing."""
     if stddev == 0:
@@ -35,19 +35,19 @@ def normal(mean: float, stddev: float = 0.0) -> Length:
     return lambda random: max(1, round(random.gauss(mean, stddev)))
 
 
-def uniform(low: int, high: int) -> Length:
+def uniform_length(low: int, high: int) -> Length:
     """Each whole number from low to high as often as any other."""
     return lambda random: random.randint(low, high)
 
 
-def lognormal(mean: float, stddev: float) -> Length:
+def lognormal_length(mean: float, stddev: float) -> Length:
     """Mean and stddev of the lengths; of their logarithms: σ² = ln(1 + (stddev / mean)²), µ = ln(mean) - σ² / 2."""
     variance = math.log1p((stddev / mean) ** 2)
     mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
     return lambda random: max(1, round(random.lognormvariate(mu, sigma)))
 
 
-def length(text: str) -> Length:
+def parse_length(text: str) -> Length:
     """What such a text means. Raises ValueError of one sentence, which says what is accepted."""
     kind, _, numbers = text.strip().rpartition(":")
     separator = ".." if kind == "uniform" else "|"
@@ -57,23 +57,23 @@ def length(text: str) -> Length:
         first, rest = math.nan, []
     if 1 <= first <= _LARGEST and all(0 <= number <= _LARGEST for number in rest):
         if kind == "" and len(rest) < 2:
-            return normal(first, *rest)
+            return normal_length(first, *rest)
         if kind == "lognormal" and len(rest) == 1:
-            return lognormal(first, *rest)
+            return lognormal_length(first, *rest)
         if kind == "uniform" and len(rest) == 1 and first <= rest[0] and first % 1 == rest[0] % 1 == 0:
-            return uniform(int(first), int(rest[0]))
+            return uniform_length(int(first), int(rest[0]))
     raise ValueError(f"a length is {LENGTHS}, at least 1, got {text!r}")
 
 
 # -- input and output --------------------------------------------------------------------------------------------------
 
 
-def independent(input_tokens: Length, output_tokens: Length) -> Sizes:
+def combine_lengths(input_tokens: Length, output_tokens: Length) -> Sizes:
     """Two lengths that know nothing of each other."""
     return lambda random: (input_tokens(random), output_tokens(random))
 
 
-def mix(text: str) -> Sizes:
+def parse_length_mix(text: str) -> Sizes:
     """The pairs of a ``--seq-dist``, each drawn with its probability: percent that sum to 100, or shares that sum to 1.
 
     ``64|10,32|8:70;1024,512:30``, each length any text that ``length`` takes; also AIPerf's other forms,
@@ -128,6 +128,6 @@ def _pair(number: int, lengths: str, probability: str) -> tuple[Sizes, float]:
             f"pair {number}: a mix of lengths is {MIXES}, got {lengths!r} with probability {probability!r}"
         )
     try:
-        return independent(length(input_tokens), length(output_tokens)), share
+        return combine_lengths(parse_length(input_tokens), parse_length(output_tokens)), share
     except ValueError as error:
         raise ValueError(f"pair {number}: {error}") from None

@@ -15,7 +15,7 @@ import msgspec
 from .dataset import Dataset, Order
 from .formats import DatasetError
 from .rows import GZIP, RowFile
-from .summary import Summary, check
+from .summary import DatasetSummary, check_dataset
 
 MAX_MEMORY_BYTES: Final = 2 << 30
 MAX_UNPACKED_BYTES: Final = 128 << 20
@@ -27,7 +27,7 @@ MAX_ROW_BYTES: Final = 4 << 20
 BLOCK_BYTES: Final = 1 << 20
 
 
-class Question(msgspec.Struct):
+class DatasetQuestion(msgspec.Struct):
     """What to look at."""
 
     path: str
@@ -40,14 +40,14 @@ class Question(msgspec.Struct):
     """Of CPU time, for an upload; the system ends the process then."""
 
 
-class Answer(msgspec.Struct):
+class DatasetFindings(msgspec.Struct):
     """One of both."""
 
-    summary: Summary | None = None
+    summary: DatasetSummary | None = None
     wrong: str = ""
 
 
-def check_size(question: Question) -> None:
+def check_dataset_size(question: DatasetQuestion) -> None:
     """Raises DatasetError."""
     path, size = question.path, 0
     with open(path, "rb") as file:
@@ -74,12 +74,12 @@ def check_size(question: Question) -> None:
         )
 
 
-def answer_of(question: Question) -> Answer:
+def inspect_dataset(question: DatasetQuestion) -> DatasetFindings:
     try:
         if question.most_s is not None:
-            check_size(question)
-        return Answer(
-            check(
+            check_dataset_size(question)
+        return DatasetFindings(
+            check_dataset(
                 question.path,
                 kind=question.kind,
                 columns=question.columns,
@@ -88,20 +88,22 @@ def answer_of(question: Question) -> Answer:
             )
         )
     except (DatasetError, ValueError) as error:
-        return Answer(wrong=str(error))
+        return DatasetFindings(wrong=str(error))
     except (OSError, EOFError, zlib.error) as error:
-        return Answer(wrong=f"{question.path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+        return DatasetFindings(wrong=f"{question.path}: cannot be read: {getattr(error, 'strerror', None) or error}")
     except MemoryError:
-        return Answer(wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of memory")
+        return DatasetFindings(
+            wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of memory"
+        )
 
 
 def main() -> None:
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=DatasetQuestion)
     if question.most_s is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (question.most_s, question.most_s))
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_UNPACKED_BYTES, MAX_UNPACKED_BYTES))
-    sys.stdout.buffer.write(msgspec.json.encode(answer_of(question)))
+    sys.stdout.buffer.write(msgspec.json.encode(inspect_dataset(question)))
 
 
 if __name__ == "__main__":

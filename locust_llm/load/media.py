@@ -48,7 +48,7 @@ class MediaError(ValueError):
         self.field = field
 
 
-class Facts(NamedTuple):
+class MediaFacts(NamedTuple):
     """What is known of a picture or a sound."""
 
     media_type: str
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     height: int = 0
 
 
-class Pieces:
+class JSONPieces:
     """A text of JSON in pieces that follow on each other."""
 
     __slots__ = ("pieces",)
@@ -70,24 +70,24 @@ class Pieces:
         return b"".join(self.pieces)
 
 
-class Medium:
+class EncodedMedium:
     """One picture or sound in base64: put into a request as it is, without another look at its megabytes."""
 
     __slots__ = ("_base64", "facts", "size")
 
-    def __init__(self, facts: Facts, base64: Iterable[bytes], size: int) -> None:
+    def __init__(self, facts: MediaFacts, base64: Iterable[bytes], size: int) -> None:
         """``base64``: its parts; ``size``: of the file in bytes."""
         self.facts, self.size, self._base64 = facts, size, tuple(base64)
 
     @property
-    def url(self) -> Pieces:
+    def url(self) -> JSONPieces:
         """A data URL, as JSON: it has megabytes, and most of its pieces are shared."""
-        return Pieces(b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')
+        return JSONPieces(b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')
 
     @property
-    def base64(self) -> Pieces:
+    def base64(self) -> JSONPieces:
         """As JSON."""
-        return Pieces(b'"', *self._base64, b'"')
+        return JSONPieces(b'"', *self._base64, b'"')
 
     @property
     def part(self) -> dict[str, Any]:
@@ -97,15 +97,15 @@ class Medium:
         return {"type": "input_audio", "input_audio": {"data": self, "format": self.facts.media_type.partition("/")[2]}}
 
 
-def in_pieces(value: Any) -> list[bytes]:
+def encode_in_pieces(value: Any) -> list[bytes]:
     """Its JSON, whose pieces follow on each other: no picture and no sound is copied, as a copy of megabytes takes
     milliseconds of the event loop."""
-    media = list[Pieces]()
+    media = list[JSONPieces]()
 
     def place(value: Any) -> msgspec.Raw:
-        if isinstance(value, Medium):
+        if isinstance(value, EncodedMedium):
             value = value.url if value.facts.media_type.startswith(IMAGE) else value.base64
-        if not isinstance(value, Pieces):
+        if not isinstance(value, JSONPieces):
             raise NotImplementedError(f"{type(value).__name__} is no JSON")
         media.append(value)
         return _PLACE
@@ -120,7 +120,7 @@ def in_pieces(value: Any) -> list[bytes]:
 # -- what is in a request ----------------------------------------------------------------------------------------------
 
 
-def counted(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]:
+def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]:
     """Fields of the record for the pictures and sounds in messages of chat completions; none without any. None: of one of
     them it is not known, as it is behind a URL. What tokens such a request has nobody knows beforehand."""
     found = [one for message in messages for one in _of_message(message)]
@@ -138,7 +138,7 @@ def counted(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]
     }
 
 
-def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, Facts, int]]:
+def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]]:
     """(kind, facts, bytes) of each."""
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
@@ -147,22 +147,22 @@ def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, Facts, int]]:
         value = held.get("url", held.get("data")) if isinstance(held, dict) else held
         if value is None and kind != "image":
             continue
-        if isinstance(value, Medium):
+        if isinstance(value, EncodedMedium):
             yield IMAGE if kind == "image_url" else AUDIO, value.facts, value.size
             continue
-        facts, size = Facts(""), 0
+        facts, size = MediaFacts(""), 0
         if isinstance(value, str) and (match := _DATA_URL.match(value)):
             try:
-                facts, size = of_data_url(value)
+                facts, size = parse_data_url(value)
             except MediaError:  # it is the server's to say
-                facts, size = Facts(""), (len(value) - match.end()) * 3 // 4
+                facts, size = MediaFacts(""), (len(value) - match.end()) * 3 // 4
         yield IMAGE if kind.startswith(IMAGE) else AUDIO, facts, size
 
 
 # -- of a dataset ------------------------------------------------------------------------------------------------------
 
 
-def refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """What a row names: pictures, then sounds. Raises MediaError."""
     found: list[tuple[str, str]] = []
     for column in COLUMNS:
@@ -176,30 +176,30 @@ def refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def look(folder: str, column: str, ref: str) -> None:
+def check_media_file(folder: str, column: str, ref: str) -> None:
     """Is it there, and what its column says? Reads a file's beginning. Raises MediaError."""
     kind, shown = COLUMNS[column], ref if len(ref) <= 60 else ref[:57] + "..."
     try:
         if ref.startswith("data:"):
-            facts, _ = of_data_url(ref)
+            facts, _ = parse_data_url(ref)
         elif _is_url(ref):
             return
         else:
             with _opened(folder, ref) as file:
-                facts = facts_of(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
+                facts = read_media_facts(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
     except MediaError as wrong:
         raise MediaError(f"{column} {shown!r}: {wrong}", column) from None
     if not facts.media_type.startswith(kind):
         raise MediaError(f"{column} {shown!r}: that is {facts.media_type}", column)
 
 
-class Store:
+class MediaStore:
     """The media of a dataset, of one process: each file read and encoded once, as long as there is room for it."""
 
     def __init__(self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES) -> None:
         """``pause``: lets others run, between two slices of a large file."""
         self._folder, self._pause, self._most = os.path.dirname(dataset), pause, most
-        self._kept: OrderedDict[str, Medium] = OrderedDict()
+        self._kept: OrderedDict[str, EncodedMedium] = OrderedDict()
         self._bytes = 0
 
     def parts(self, named: Refs) -> list[dict[str, Any]]:
@@ -208,8 +208,8 @@ class Store:
 
     def _part(self, kind: str, ref: str) -> dict[str, Any]:
         if ref.startswith("data:"):
-            facts, size = of_data_url(ref)
-            return Medium(facts, [ref.partition(",")[2].encode()], size).part
+            facts, size = parse_data_url(ref)
+            return EncodedMedium(facts, [ref.partition(",")[2].encode()], size).part
         if _is_url(ref):
             name = f"{kind}_url"
             return {"type": name, name: {"url": ref}}
@@ -221,7 +221,7 @@ class Store:
             self._bytes -= self._kept.popitem(last=False)[1].size
         return medium.part
 
-    def _read(self, ref: str) -> Medium:
+    def _read(self, ref: str) -> EncodedMedium:
         blocks: list[bytes] = []
         head, size = b"", 0
         with _opened(self._folder, ref) as file:
@@ -230,7 +230,7 @@ class Store:
                 size += len(block)
                 blocks.append(b2a_base64(block, newline=False))
                 self._pause()
-        return Medium(facts_of(head, size), blocks, size)
+        return EncodedMedium(read_media_facts(head, size), blocks, size)
 
 
 def _is_url(ref: str) -> bool:
@@ -268,7 +268,7 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
 # -- what it is --------------------------------------------------------------------------------------------------------
 
 
-def of_data_url(url: str) -> tuple[Facts, int]:
+def parse_data_url(url: str) -> tuple[MediaFacts, int]:
     """(facts, bytes) of a picture or sound in base64. Raises MediaError."""
     match = _DATA_URL.match(url)
     if match is None:
@@ -277,10 +277,10 @@ def of_data_url(url: str) -> tuple[Facts, int]:
         data = a2b_base64(url[match.end() :].encode(), strict_mode=True)
     except (Error, UnicodeEncodeError) as error:
         raise MediaError(f"no base64: {error}") from None
-    return facts_of(data[:HEAD_BYTES], len(data)), len(data)
+    return read_media_facts(data[:HEAD_BYTES], len(data)), len(data)
 
 
-def facts_of(head: bytes, size: int) -> Facts:
+def read_media_facts(head: bytes, size: int) -> MediaFacts:
     """Of a file of ``size`` bytes that begins so: PNG (W3C), JPEG (ITU T.81), GIF, WebP; WAV, MP3, FLAC, Ogg. Raises
     MediaError where it is none of them, or broken."""
     width = height = 0
@@ -296,7 +296,7 @@ def facts_of(head: bytes, size: int) -> Facts:
         return _sound(head, size)
     if not width or not height:
         raise MediaError(f"a broken picture: {kind} without a width and a height")
-    return Facts(f"image/{kind}", width * height, None, width, height)
+    return MediaFacts(f"image/{kind}", width * height, None, width, height)
 
 
 def _jpeg_size(head: bytes) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def _webp_size(head: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _sound(head: bytes, size: int) -> Facts:
+def _sound(head: bytes, size: int) -> MediaFacts:
     """How long it is, WAV says at its beginning; of the others that is not known."""
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         try:
@@ -331,10 +331,10 @@ def _sound(head: bytes, size: int) -> Facts:
                 seconds = min(sound.getnframes(), size // frame) / rate
         except (wave.Error, EOFError, ArithmeticError, RuntimeError) as error:
             raise MediaError(f"a broken sound: {str(error) or 'wav that is cut off'}") from None
-        return Facts("audio/wav", None, seconds)
+        return MediaFacts("audio/wav", None, seconds)
     if head.startswith(b"ID3") or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
-        return Facts("audio/mp3")
+        return MediaFacts("audio/mp3")
     for magic, kind in ((b"fLaC", "flac"), (b"OggS", "ogg")):
         if head.startswith(magic):
-            return Facts(f"audio/{kind}")
+            return MediaFacts(f"audio/{kind}")
     raise MediaError("neither a picture (PNG, JPEG, GIF, WebP) nor a sound (WAV, MP3, FLAC, Ogg)")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Final
 
-from .numbers import cut_short, read_number
+from .numbers import read_number, truncate_quoted_text
 
 FORMS: Final = {
     "model": "NAME=WEIGHT pairs separated by commas, as in base=60,adapter-a=30,adapter-b=10",
@@ -20,7 +20,7 @@ Model = Callable[[Random], str]
 """Draws one model, or one tenant, by name."""
 
 
-def weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
+def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
     """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may hold colons, slashes
     and equals signs. Weights are any positive numbers. ``of``: model or tenant, whose ``--model-mix`` or ``--tenant-mix``
     it is, if no other ``flag`` is given. Raises ValueError of one sentence."""
@@ -29,17 +29,17 @@ def weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
         if not name:
-            raise ValueError(f"{flag} takes {form}, got {cut_short(pair.strip())!r}")
+            raise ValueError(f"{flag} takes {form}, got {truncate_quoted_text(pair.strip())!r}")
         try:
             weight = float(read_number(float, number))
         except ValueError:
             weight = math.nan
         if not 0 < weight <= 1e9:
             raise ValueError(
-                f"{flag}: the weight of {cut_short(name)!r} must be above 0 and at most 1e9, got {cut_short(number)!r}"
+                f"{flag}: the weight of {truncate_quoted_text(name)!r} must be above 0 and at most 1e9, got {truncate_quoted_text(number)!r}"
             )
         if name in found:
-            raise ValueError(f"{flag} has the {of} {cut_short(name)!r} twice")
+            raise ValueError(f"{flag} has the {of} {truncate_quoted_text(name)!r} twice")
         found[name] = weight
     if not found:
         raise ValueError(f"{flag} takes {form}, got {text!r}")
@@ -48,23 +48,23 @@ def weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
     return found
 
 
-def shares(text: str, of: str = "model") -> dict[str, float]:
+def parse_shares(text: str, of: str = "model") -> dict[str, float]:
     """By name, of 1. Raises ValueError."""
-    found = weights(text, of)
+    found = parse_weights(text, of)
     whole = sum(found.values())
     return {name: weight / whole for name, weight in found.items()}
 
 
-def models(text: str, of: str = "model") -> Model:
+def parse_model_mix(text: str, of: str = "model") -> Model:
     """Each draw is independent of all others. Raises ValueError."""
-    found = weights(text, of)
+    found = parse_weights(text, of)
     names, numbers = list(found), list(found.values())
     return lambda random: random.choices(names, numbers)[0]
 
 
-def canonical(text: str) -> str:
+def format_canonical_mix(text: str) -> str:
     """The same mix of models, always written alike. Raises ValueError."""
-    return ",".join(f"{name}={weight:.12g}" for name, weight in weights(text).items())
+    return ",".join(f"{name}={weight:.12g}" for name, weight in parse_weights(text).items())
 
 
 # -- tenants -----------------------------------------------------------------------------------------------------------
@@ -86,30 +86,30 @@ _FRAMING: Final = (
 REDACTED: Final = "***"
 
 
-def tenants(text: str, flag: str = "") -> dict[str, float]:
+def parse_tenant_weights(text: str, flag: str = "") -> dict[str, float]:
     """Weights by name, each of which a header can carry. Raises ValueError of one sentence."""
-    found = weights(text, "tenant", flag)
+    found = parse_weights(text, "tenant", flag)
     for name in found:
-        if why := no_tenant(name):
+        if why := explain_bad_tenant_name(name):
             raise ValueError(f"{flag or '--tenant-mix'}: {why}")
     return found
 
 
-def no_tenant(name: str) -> str:
+def explain_bad_tenant_name(name: str) -> str:
     """Why this can be no name of a tenant, in words; empty where it can."""
     if TENANT.fullmatch(name):
         return ""
-    return f"the name {cut_short(name)!r} goes into a header: up to 128 characters of ASCII without blanks and colons"
+    return f"the name {truncate_quoted_text(name)!r} goes into a header: up to 128 characters of ASCII without blanks and colons"
 
 
-def headers_of(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which quotes no value."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         if not (match := _HEADER.fullmatch(text)):
             before = text.partition("=")[0]
             raise ValueError(
-                f"--tenant-header takes TENANT:NAME=VALUE of one line, got {cut_short(before)!r} before its ="
+                f"--tenant-header takes TENANT:NAME=VALUE of one line, got {truncate_quoted_text(before)!r} before its ="
             )
         tenant, name, value = match[1], match[2], match[3].strip()
         if name.lower() in _FRAMING:
@@ -121,29 +121,29 @@ def headers_of(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def without_value(text: str) -> str:
+def hide_header_value(text: str) -> str:
     """A ``--tenant-header`` to be written down."""
     name, equals, value = text.partition("=")
     return f"{name}={REDACTED}" if equals and value else text
 
 
-def priorities(text: str) -> dict[str, int]:
+def parse_tenant_priorities(text: str) -> dict[str, int]:
     """By tenant: whole numbers, in vLLM the lower the sooner. Raises ValueError of one sentence."""
     found: dict[str, int] = {}
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
         if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
-            got = cut_short(pair.strip())
+            got = truncate_quoted_text(pair.strip())
             raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {got!r}")
         if name in found:
-            raise ValueError(f"--tenant-priority has the tenant {cut_short(name)!r} twice")
+            raise ValueError(f"--tenant-priority has the tenant {truncate_quoted_text(name)!r} twice")
         found[name] = int(number)
     if not found:
         raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {text!r}")
     return found
 
 
-class Dealt:
+class TenantDealer:
     """Tenants, dealt to the users of a closed loop: each time to the one that is furthest below its share, so the counts
     are within one of their shares at any number of users."""
 

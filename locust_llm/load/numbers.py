@@ -18,28 +18,28 @@ def read_number(kind: type, text: str) -> Any:
     """A whole number or a finite one, in ASCII digits. Raises ValueError."""
     text = text.strip()
     if not (_WHOLE if kind is int else _NUMBER).fullmatch(text):
-        raise ValueError(f"no number: {cut_short(text)!r}")
+        raise ValueError(f"no number: {truncate_quoted_text(text)!r}")
     value = kind(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"beyond all numbers: {cut_short(text)!r}")
+        raise ValueError(f"beyond all numbers: {truncate_quoted_text(text)!r}")
     return value
 
 
-def shown(value: float) -> str:
+def format_quoted_number(value: float) -> str:
     """A number as a message shows it; a float may hold none that is as large as a whole one can be."""
     if isinstance(value, int):
-        return cut_short(str(value))
+        return truncate_quoted_text(str(value))
     if abs(value) < 1e16 and value == int(value):
         return str(int(value))
     return f"{value:g}"
 
 
-def cut_short(text: str, length: int = 60) -> str:
+def truncate_quoted_text(text: str, length: int = 60) -> str:
     """What a message shows of a text from outside."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def as_number(value: Any) -> float | None:
+def parse_finite_number(value: Any) -> float | None:
     """A finite number, also from its text; None for anything else."""
     if isinstance(value, bool):
         return None
@@ -50,13 +50,13 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def short(value: Any) -> str:
+def format_quoted_value(value: Any) -> str:
     """A value as a message shows it."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def own_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+def make_session_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
     """Ids that mean something within this session alone, as ids that no other session has."""
     base = int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
     return tuple((base + id) % 2**63 for id in ids)

@@ -16,8 +16,8 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from .lengths import normal
-from .media import AUDIO, IMAGE, Facts, Medium
+from .lengths import normal_length
+from .media import AUDIO, IMAGE, EncodedMedium, MediaFacts
 
 MISSING: Final = "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
 MADE: Final = 16
@@ -38,7 +38,7 @@ _DEPTH: Final = 16
 """Bits of a sample; one channel."""
 
 
-class Asked(NamedTuple):
+class GeneratedMediaSettings(NamedTuple):
     """What a run asks for: a mean of 0 is none."""
 
     width: tuple[float, float] = (0.0, 0.0)
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
         return (IMAGE,) * bool(image) + (AUDIO,) * bool(audio)
 
 
-def rates(text: str) -> tuple[float, ...]:
+def parse_sample_rates(text: str) -> tuple[float, ...]:
     """Of numbers with commas or blanks between, in kHz. Raises ValueError of one sentence."""
     try:
         found = tuple(float(one) for one in text.replace(",", " ").split())
@@ -72,10 +72,10 @@ def rates(text: str) -> tuple[float, ...]:
     return found
 
 
-class Begun(NamedTuple):
+class UnfinishedMedium(NamedTuple):
     """A picture or sound without its end."""
 
-    facts: Facts
+    facts: MediaFacts
     base64: bytes
     """Of the beginning, but for the bytes that do not fill three."""
     rest: bytes
@@ -83,18 +83,18 @@ class Begun(NamedTuple):
     """Bytes that are encoded so far."""
     end: Callable[[Random], bytes]
 
-    def finished(self, random: Random) -> Medium:
+    def finished(self, random: Random) -> EncodedMedium:
         end = self.rest + self.end(random)
-        return Medium(self.facts, (self.base64, b2a_base64(end, newline=False)), self.size + len(end))
+        return EncodedMedium(self.facts, (self.base64, b2a_base64(end, newline=False)), self.size + len(end))
 
 
-class Media:
+class MediaGenerator:
     """Of the requests of one process: the same seed gives the same bytes."""
 
-    def __init__(self, asked: Asked, seed: str | None) -> None:
+    def __init__(self, asked: GeneratedMediaSettings, seed: str | None) -> None:
         """``seed``: of what differs between requests."""
         self._asked, self._random = asked, Random(seed)
-        self._images, self._sounds = made(asked)
+        self._images, self._sounds = prepare_generated_media(asked)
 
     def begin_block(self, seed: str) -> None:
         """From now on what differs is drawn from this."""
@@ -109,29 +109,31 @@ class Media:
 
 
 @lru_cache(maxsize=1)
-def made(asked: Asked) -> tuple[Sequence[Begun], Sequence[Begun]]:
+def prepare_generated_media(
+    asked: GeneratedMediaSettings,
+) -> tuple[Sequence[UnfinishedMedium], Sequence[UnfinishedMedium]]:
     """(pictures, sounds) without their ends. Kept, so that processes which are forked find them. Raises ImportError where
     a JPEG is asked for and Pillow is missing."""
     random = Random(f"{asked.seed}/media")
-    images: list[Begun] = []
+    images: list[UnfinishedMedium] = []
     if IMAGE in asked.kinds:
-        width, height = normal(*asked.width), normal(*asked.height)
+        width, height = normal_length(*asked.width), normal_length(*asked.height)
         sizes = (
             (min(width(random), MAX_SIDE), min(height(random), MAX_SIDE)) for _ in range(MADE * len(asked.formats))
         )
         for kind in asked.formats:
             begun = (MAKERS[kind](*next(sizes), random) for _ in range(MADE))
             images += _some(begun, bool(asked.width[1] or asked.height[1]))
-    sounds: list[Begun] = []
+    sounds: list[UnfinishedMedium] = []
     if AUDIO in asked.kinds:
-        milliseconds = normal(asked.seconds[0] * 1000, asked.seconds[1] * 1000)
+        milliseconds = normal_length(asked.seconds[0] * 1000, asked.seconds[1] * 1000)
         for rate in asked.rates:
-            lasting = (wav(milliseconds(random) / 1000, round(rate * 1000), random) for _ in range(MADE))
+            lasting = (begin_wav(milliseconds(random) / 1000, round(rate * 1000), random) for _ in range(MADE))
             sounds += _some(lasting, bool(asked.seconds[1]))
     return images, sounds
 
 
-def _some(begun: Iterator[Begun], differ: bool) -> list[Begun]:
+def _some(begun: Iterator[UnfinishedMedium], differ: bool) -> list[UnfinishedMedium]:
     """One, or of sizes that differ many, as long as there is room."""
     found = [next(begun)]
     while differ and len(found) < MADE and sum(one.size for one in found) < MADE_BYTES:
@@ -139,15 +141,15 @@ def _some(begun: Iterator[Begun], differ: bool) -> list[Begun]:
     return found
 
 
-def _begun(facts: Facts, data: bytes, end: Callable[[Random], bytes]) -> Begun:
+def _begun(facts: MediaFacts, data: bytes, end: Callable[[Random], bytes]) -> UnfinishedMedium:
     whole = len(data) // 3 * 3
-    return Begun(facts, b2a_base64(memoryview(data)[:whole], newline=False), data[whole:], whole, end)
+    return UnfinishedMedium(facts, b2a_base64(memoryview(data)[:whole], newline=False), data[whole:], whole, end)
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------
 
 
-def png(width: int, height: int, random: Random) -> Begun:
+def begin_png(width: int, height: int, random: Random) -> UnfinishedMedium:
     """24 bits a pixel."""
     row = 3 * width
     noise = _noise(random, row * (height - 1))
@@ -163,7 +165,7 @@ def png(width: int, height: int, random: Random) -> Begun:
         return _chunk(b"IDAT", stored + struct.pack(">I", zlib.adler32(last, checked))) + _chunk(b"IEND", b"")
 
     data = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed)
-    return _begun(Facts("image/png", width * height, None, width, height), data, end)
+    return _begun(MediaFacts("image/png", width * height, None, width, height), data, end)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -174,7 +176,7 @@ def _noise(random: Random, size: int) -> bytes:
     return random.randbytes(size).translate(_SHADES)
 
 
-def jpeg(width: int, height: int, random: Random) -> Begun:
+def begin_jpeg(width: int, height: int, random: Random) -> UnfinishedMedium:
     """The last row of blocks is made for each. Raises ImportError."""
     whole = _jpeg(width, height, random)
     restart = max((whole.rfind(b"\xff%c" % marker) for marker in range(0xD0, 0xD8)), default=-1)
@@ -184,7 +186,7 @@ def jpeg(width: int, height: int, random: Random) -> Begun:
         strip = _jpeg(width, _BLOCK_ROWS, random)
         return strip[_scan(strip) :]
 
-    return _begun(Facts("image/jpeg", width * height, None, width, height), whole[:last], end)
+    return _begun(MediaFacts("image/jpeg", width * height, None, width, height), whole[:last], end)
 
 
 def _jpeg(width: int, height: int, random: Random) -> bytes:
@@ -206,7 +208,7 @@ def _scan(data: bytes) -> int:
     return at + int.from_bytes(data[at : at + 2])
 
 
-def wav(seconds: float, rate: int, random: Random) -> Begun:
+def begin_wav(seconds: float, rate: int, random: Random) -> UnfinishedMedium:
     """White noise, 16 bits, one channel."""
     frame = _DEPTH // 8
     samples = max(1, round(seconds * rate))
@@ -218,7 +220,7 @@ def wav(seconds: float, rate: int, random: Random) -> Begun:
         sound.setframerate(rate)
         sound.writeframes(random.randbytes(samples * frame))
     data = out.getvalue()[: -own * frame]
-    return _begun(Facts("audio/wav", None, samples / rate), data, lambda random: random.randbytes(own * frame))
+    return _begun(MediaFacts("audio/wav", None, samples / rate), data, lambda random: random.randbytes(own * frame))
 
 
-MAKERS: Final[dict[str, Callable[[int, int, Random], Begun]]] = {"png": png, "jpeg": jpeg}
+MAKERS: Final[dict[str, Callable[[int, int, Random], UnfinishedMedium]]] = {"png": begin_png, "jpeg": begin_jpeg}

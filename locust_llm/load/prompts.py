@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .lengths import Length, Sizes, independent, normal
-from .pictures import Media
-from .tokens import Tokenizer, size, stretch
+from .lengths import Length, Sizes, combine_lengths, normal_length
+from .pictures import MediaGenerator
+from .tokens import Tokenizer, count_corpus_words, cut_corpus_text
 
 TOKENS_A_WORD: Final = 1.35
 """English text in a modern BPE vocabulary; default until the server has counted."""
@@ -42,7 +42,7 @@ _FEWEST: Final = 16
 """A rest of fewer tokens behind shared blocks is too short for a number, and for a cache."""
 
 
-class Lengths(msgspec.Struct, frozen=True):
+class PromptLengthModel(msgspec.Struct, frozen=True):
     """prompt tokens = template_tokens + tokens_a_word * words."""
 
     tokens_a_word: float = TOKENS_A_WORD
@@ -70,10 +70,10 @@ class Lengths(msgspec.Struct, frozen=True):
         if words <= len(heads):
             return " ".join(heads[:words]), words * self.tokens_a_word
         if not self.sums:
-            return " ".join([*heads, stretch(at, words - len(heads))]), words * self.tokens_a_word
+            return " ".join([*heads, cut_corpus_text(at, words - len(heads))]), words * self.tokens_a_word
         of_heads, before = len(heads) * self.tokens_a_word, self._before(at)
         count = max(1, round(self._word_at(before + tokens - of_heads) - at))
-        return " ".join([*heads, stretch(at, count)]), of_heads + self._before(at + count) - before
+        return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self._before(at + count) - before
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, float]:
         """The same; with fewer tokens it begins as with more."""
@@ -81,9 +81,9 @@ class Lengths(msgspec.Struct, frozen=True):
 
     def _before(self, word: float) -> float:
         """Tokens of the corpus, over and over, before a word of it, by the sums."""
-        rounds, word = divmod(word, size())
+        rounds, word = divmod(word, count_corpus_words())
         number = int(word // SUMS_EACH)
-        words = min(SUMS_EACH, size() - number * SUMS_EACH)
+        words = min(SUMS_EACH, count_corpus_words() - number * SUMS_EACH)
         tokens = self.sums[number + 1] - self.sums[number]
         return rounds * self.sums[-1] + self.sums[number] + tokens * (word - number * SUMS_EACH) / words
 
@@ -91,22 +91,22 @@ class Lengths(msgspec.Struct, frozen=True):
         """The word before which there are so many tokens."""
         rounds, tokens = divmod(tokens, self.sums[-1])
         number = bisect_right(self.sums, tokens) - 1
-        words = min(SUMS_EACH, size() - number * SUMS_EACH)
+        words = min(SUMS_EACH, count_corpus_words() - number * SUMS_EACH)
         share = (tokens - self.sums[number]) / (self.sums[number + 1] - self.sums[number])
-        return rounds * size() + number * SUMS_EACH + words * share
+        return rounds * count_corpus_words() + number * SUMS_EACH + words * share
 
 
-def own_number(number: int) -> str:
+def format_prompt_number(number: int) -> str:
     """What a prompt begins with, of nine digits."""
     return str(10**8 + number % _NUMBERS)
 
 
-def sample_numbers(count: int) -> list[str]:
+def draw_sample_numbers(count: int) -> list[str]:
     """So many of them, unlike each other and always the same."""
-    return [own_number(place * _STRIDE) for place in range(count)]
+    return [format_prompt_number(place * _STRIDE) for place in range(count)]
 
 
-def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
+def fit_prompt_lengths(samples: Iterable[tuple[int, int]]) -> PromptLengthModel:
     """Lengths from (words, tokens) of prompts that a server counted: the least squares line, through two sizes at least.
 
     Raises ValueError for samples that no line with a positive slope fits.
@@ -119,10 +119,10 @@ def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
     slope = sum((w - mean_words) * (t - mean_tokens) for w, t in points) / spread if spread else 0.0
     if slope <= 0:
         raise ValueError(f"no line fits the token counts of the probes: {points}")
-    return Lengths(slope, mean_tokens - slope * mean_words, True)
+    return PromptLengthModel(slope, mean_tokens - slope * mean_words, True)
 
 
-class Drawn(NamedTuple):
+class DrawnPrompt(NamedTuple):
     """A prompt and its lengths."""
 
     text: str
@@ -134,10 +134,10 @@ class Drawn(NamedTuple):
 
     @property
     def message(self) -> dict[str, Any]:
-        return {"role": "user", "content": with_parts(self.text, self.media)}
+        return {"role": "user", "content": append_media_parts(self.text, self.media)}
 
 
-def with_parts(content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]) -> Any:
+def append_media_parts(content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]) -> Any:
     """The content of a message, with pictures and sounds behind it."""
     if not parts:
         return content
@@ -149,7 +149,7 @@ class Prompts:
 
     def __init__(
         self,
-        lengths: Lengths,
+        lengths: PromptLengthModel,
         sizes: Sizes | None = None,
         *,
         input_tokens: tuple[float, float] = (1, 0),
@@ -162,7 +162,7 @@ class Prompts:
         context: Length | None = None,
         tokenizer: Tokenizer | None = None,
         batch: int = 1,
-        media: Media | None = None,
+        media: MediaGenerator | None = None,
         salt: str = "",
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
@@ -175,7 +175,7 @@ class Prompts:
         self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
         """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
-        self._sizes = sizes or independent(normal(*input_tokens), normal(*output_tokens))
+        self._sizes = sizes or combine_lengths(normal_length(*input_tokens), normal_length(*output_tokens))
         self._ruler = tokenizer or lengths
         self._template = lengths.template_tokens
         if tokenizer is not None:
@@ -191,9 +191,11 @@ class Prompts:
         self._number, self._shift = self._random.randrange(_NUMBERS), 0
         if salt:  # other words, while all that is drawn stays as with this seed alone
             fresh = random.Random(f"{salt}/{worker}")
-            self._number, self._shift = fresh.randrange(_NUMBERS), fresh.randrange(size())
+            self._number, self._shift = fresh.randrange(_NUMBERS), fresh.randrange(count_corpus_words())
         self._seed = seed or 0
-        system_at, *prefix_at = random.Random(f"{self._seed}{salt}/shared").sample(range(size()), 1 + prefixes)
+        system_at, *prefix_at = random.Random(f"{self._seed}{salt}/shared").sample(
+            range(count_corpus_words()), 1 + prefixes
+        )
         self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
         """(text, tokens) of each; none: a prompt begins with its number."""
         self._prefix_tokens = prefix_tokens if prefixes else 0
@@ -204,20 +206,20 @@ class Prompts:
         if system_tokens:
             self.system = {"role": "system", "content": self._shared(system_at, system_tokens)[0]}
 
-    def draw(self, first: bool = True) -> Drawn:
+    def draw(self, first: bool = True) -> DrawnPrompt:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
-            return Drawn(self.text(tokens), tokens, output_tokens, self._media())
+            return DrawnPrompt(self.text(tokens), tokens, output_tokens, self._media())
         tokens += self._prefix_tokens + (self._context(self._draws) if self._context is not None else 0)
         text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
-        return Drawn(text, tokens + self.system_tokens, output_tokens, self._media())
+        return DrawnPrompt(text, tokens + self.system_tokens, output_tokens, self._media())
 
-    def drawn(self, input_tokens: int) -> Drawn:
+    def drawn(self, input_tokens: int) -> DrawnPrompt:
         """A new prompt of this length."""
-        return Drawn(self.text(input_tokens), input_tokens, self.output_tokens(), self._media())
+        return DrawnPrompt(self.text(input_tokens), input_tokens, self.output_tokens(), self._media())
 
-    def batch(self, first: bool = True) -> list[Drawn]:
+    def batch(self, first: bool = True) -> list[DrawnPrompt]:
         """The texts of a request: of a prompt one, of embeddings and rerank several."""
         return [self.draw(first) for _ in range(self._batch)]
 
@@ -262,9 +264,9 @@ class Prompts:
             filled += of_it
         left = wanted - filled
         if not hash_ids or left >= 1:
-            at = (self._random.randrange(size()) + self._shift) % size()
-            head = stretch(at, 1) if hash_ids and left < _FEWEST else self._next_number()
-            part, of_it = self._ruler.fill(head, (at + 1) % size(), left, not parts)
+            at = (self._random.randrange(count_corpus_words()) + self._shift) % count_corpus_words()
+            head = cut_corpus_text(at, 1) if hash_ids and left < _FEWEST else self._next_number()
+            part, of_it = self._ruler.fill(head, (at + 1) % count_corpus_words(), left, not parts)
             parts.append(part)
             filled += of_it
         return self._checked(" ".join(parts), filled, wanted)[0]
@@ -278,8 +280,8 @@ class Prompts:
 
     def words(self, count: int) -> str:
         """``count`` words; the first is a number that is this prompt's own."""
-        at = self._random.randrange(size())
-        return " ".join([self._next_number(), stretch(at, count - 1)]).rstrip()
+        at = self._random.randrange(count_corpus_words())
+        return " ".join([self._next_number(), cut_corpus_text(at, count - 1)]).rstrip()
 
     def tokens(self, text: str) -> float:
         """How many a text has: by the tokenizer, else estimated from its words."""
@@ -292,10 +294,10 @@ class Prompts:
 
     def _next_number(self) -> str:
         self._number = (self._number + _STRIDE) % _NUMBERS
-        return own_number(self._number)
+        return format_prompt_number(self._number)
 
     def _shared(self, at: int, tokens: int) -> tuple[str, float]:
-        text, filled = self._ruler.fill(stretch(at, 1), (at + 1) % size(), tokens)
+        text, filled = self._ruler.fill(cut_corpus_text(at, 1), (at + 1) % count_corpus_words(), tokens)
         return self._checked(text, filled, tokens)
 
     def _block(self, hash_id: int, tokens: float, first: bool) -> tuple[str, float]:
@@ -305,9 +307,10 @@ class Prompts:
         """(beginning, where the corpus goes on), from a name: of more than 10^13 beginnings one, six words of three places,
         where one place alone would soon come twice."""
         *heads, at = (
-            number % size() for number in struct.unpack("<4I", blake2b(name.encode(), digest_size=16).digest())
+            number % count_corpus_words()
+            for number in struct.unpack("<4I", blake2b(name.encode(), digest_size=16).digest())
         )
-        return " ".join(stretch(head, 2) for head in heads), at
+        return " ".join(cut_corpus_text(head, 2) for head in heads), at
 
     def _checked(self, text: str, filled: float, wanted: float) -> tuple[str, float]:
         """The text, with a tokenizer that cannot be summed up encoded and made to fit."""

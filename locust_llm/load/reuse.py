@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from .formats import Item, Turn
+from .formats import DatasetSession, Turn
 from .lengths import Sizes
 
 BLOCK: Final = 16
@@ -29,12 +29,12 @@ SAMPLES: Final = 1_000
 """Of lengths, for the depth: what few prompts need more is made up for by the others."""
 
 
-def most_blocks(tokens: int, block: int) -> int:
+def max_cached_blocks(tokens: int, block: int) -> int:
     """Of a prompt of so many tokens, those that can come from a cache: behind them it has text of its own."""
     return max(0, (tokens - OWN_TOKENS - block // 2) // block)
 
 
-class Reuse:
+class PrefixReuse:
     """``share``: of the input tokens, below 1. ``working_set``: tokens of all prefixes together, at least; None: of
     PREFIXES. The same seed gives the same lengths and the same order."""
 
@@ -42,7 +42,7 @@ class Reuse:
         self._sizes, self._share, self.block = sizes, share, block
         draws = Random(f"{seed}/depth")
         longest = max(sizes(draws)[0] for _ in range(SAMPLES))
-        self.depth = min(-int(-share * longest // block), most_blocks(longest, block)) if share else 0
+        self.depth = min(-int(-share * longest // block), max_cached_blocks(longest, block)) if share else 0
         """Whole blocks of a prefix."""
         tokens = self.depth * block
         self.count = 0 if not tokens else PREFIXES if working_set is None else -(-working_set // tokens)
@@ -51,18 +51,18 @@ class Reuse:
         self._owed = 0.0
         self._drawn = 0
 
-    def prime(self) -> Iterator[Item]:
+    def prime(self) -> Iterator[DatasetSession]:
         """Each prefix once, all of it."""
         tokens = self.depth * self.block + self.block // 2
         for number in range(self.count):
             yield _item(f"prime {number}", tokens + 2 * OWN_TOKENS, PRIME_OUTPUT, (number, tokens))
 
-    def prompts(self) -> Iterator[Item]:
+    def prompts(self) -> Iterator[DatasetSession]:
         """Without end; each iterator goes on where the one before it stopped."""
         while True:
             tokens, output_tokens = self._sizes(self._random)
             self._owed += self._share * tokens
-            blocks = max(0, min(self.depth, most_blocks(tokens, self.block), round(self._owed / self.block)))
+            blocks = max(0, min(self.depth, max_cached_blocks(tokens, self.block), round(self._owed / self.block)))
             self._owed -= blocks * self.block
             number = self._drawn % self.count if self.count else 0
             self._drawn += 1
@@ -70,6 +70,6 @@ class Reuse:
             yield _item(str(self._drawn), tokens, output_tokens, prefix)
 
 
-def _item(id: str, input_tokens: int, output_tokens: int, prefix: tuple[int, int] | None) -> Item:
+def _item(id: str, input_tokens: int, output_tokens: int, prefix: tuple[int, int] | None) -> DatasetSession:
     turn = Turn(input_tokens=input_tokens, output_tokens=output_tokens, prefix=prefix, row=0)
-    return Item(id=id, turns=(turn,), row=0)
+    return DatasetSession(id=id, turns=(turn,), row=0)

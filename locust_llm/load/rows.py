@@ -22,8 +22,8 @@ import msgspec
 
 from locust_llm.files import UTF_MARKS
 
-from .formats import DatasetError, located
-from .user_file import irregular
+from .formats import DatasetError, locate_row_error
+from .user_file import explain_irregular_file
 
 MAX_ROW_BYTES: Final = 64 << 20
 """A longer line is taken for a file without line ends."""
@@ -41,7 +41,7 @@ _OVER_LINES: Final = re.compile(rb'\s*\{[ \t]*\r?\n\s*"')
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     offset: int
     """Of its first byte in the unpacked file."""
     line: int
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     """Without the line's end."""
 
 
-class Index(NamedTuple):
+class RowIndex(NamedTuple):
     """Places of rows, 12 bytes each; ``offsets`` has one more, the end of the last."""
 
     offsets: "array[int]"
@@ -61,7 +61,7 @@ class RowFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if why := irregular(path):
+        if why := explain_irregular_file(path):
             raise DatasetError(f"{path}: is {why}")
         with _readable(path), _open(path) as stream:
             head = stream.read(4)
@@ -83,7 +83,7 @@ class RowFile:
         """An object over several lines: the only row."""
         self.is_json = first in (b"[", b"{")
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         with _readable(self.path):
             yield from self._list_rows() if self.is_list else self._one_row() if self._is_one else self._line_rows()
 
@@ -97,16 +97,16 @@ class RowFile:
                 end = (end + block)[-len(text) :]
         return False
 
-    def at(self, index: Index, number: int) -> Row:
+    def at(self, index: RowIndex, number: int) -> FileRow:
         """A row by its number in an index."""
         start, end = index.offsets[number], index.offsets[number + 1]
         with _readable(self.path):
             data = os.pread(self._disk.fileno(), end - start, start)
         # behind a value of a list there may be a comma; behind a line blank ones; a comma or a tab at its end is a cell
         data = data.rstrip(b" \t\r\n,") if self.is_list else _END.sub(b"", data)
-        return Row(start, index.lines[number], data)
+        return FileRow(start, index.lines[number], data)
 
-    def error(self, row: Row, what: object, byte: int = 0) -> DatasetError:
+    def error(self, row: FileRow, what: object, byte: int = 0) -> DatasetError:
         """``what`` is wrong at a byte of a row."""
         before = row.data[:byte]
         line_at = before.rfind(b"\n") + 1
@@ -135,16 +135,16 @@ class RowFile:
         unpacked.flush()
         return cast(BinaryIO, unpacked)
 
-    def _one_row(self) -> Iterator[Row]:
+    def _one_row(self) -> Iterator[FileRow]:
         with _open(self.path) as stream:
             stream.seek(self._start)
             data = stream.read(MAX_ROW_BYTES + 1)
         if len(data) > MAX_ROW_BYTES:
             raise DatasetError(f"{self.path}, line 1, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
         blank = len(data) - len(data.lstrip())
-        yield Row(self._start + blank, 1 + data[:blank].count(b"\n"), data.strip())
+        yield FileRow(self._start + blank, 1 + data[:blank].count(b"\n"), data.strip())
 
-    def _line_rows(self) -> Iterator[Row]:
+    def _line_rows(self) -> Iterator[FileRow]:
         at, line = self._start, 1
         blanks = -MAX_BLANK_BYTES  # less the bytes of rows
         with _open(self.path) as stream:
@@ -159,7 +159,7 @@ class RowFile:
                 if len(data) > MAX_ROW_BYTES:
                     raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
                 if not data.isspace():
-                    yield Row(at, line, data.rstrip(b"\r\n"))
+                    yield FileRow(at, line, data.rstrip(b"\r\n"))
                     blanks -= len(data)
                 else:
                     blanks += len(data)
@@ -171,13 +171,13 @@ class RowFile:
                 at += len(data)
                 line += data.count(b"\n")
 
-    def _list_rows(self) -> Iterator[Row]:
+    def _list_rows(self) -> Iterator[FileRow]:
         """The values of the list; a mistake between them (a missing comma, say) spoils all."""
         view = mmap(self._disk.fileno(), 0, access=ACCESS_READ)
         try:
             values = _decode_list(memoryview(view)[self._start :])
         except (msgspec.DecodeError, RecursionError) as wrong:
-            found = located(wrong, b"")
+            found = locate_row_error(wrong, b"")
             byte = self._start + found.byte if found.byte else len(view)
             line_start = self._line_start(byte)
             line = 1 + sum(view[at : min(at + _BLOCK, byte)].count(b"\n") for at in range(0, byte, _BLOCK))
@@ -187,7 +187,7 @@ class RowFile:
             start = cast("re.Match[bytes]", _GAP.match(view, at)).end()
             line += view[at:start].count(b"\n")
             data = bytes(value)
-            yield Row(start, line, data)
+            yield FileRow(start, line, data)
             at, line = start + len(data), line + data.count(b"\n")
 
     def _line_start(self, offset: int) -> int:

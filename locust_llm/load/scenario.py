@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.files import decoded_toml
+from locust_llm.files import decode_toml
 
-from .user_file import small_text
+from .user_file import read_small_text
 
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 ABOUT: Final = ("description", "source", "date")
@@ -37,15 +37,15 @@ class Scenario(msgspec.Struct, frozen=True):
         return f"{self.file}, {line}{key}"
 
 
-def names() -> list[str]:
+def list_scenario_names() -> list[str]:
     """Of the packaged ones."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def text_of(name: str) -> str:
+def read_packaged_scenario(name: str) -> str:
     """The file of a packaged one. Raises ValueError of one sentence."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
+    if name not in list_scenario_names():
+        near = difflib.get_close_matches(name, list_scenario_names(), n=1)
         raise ValueError(
             f"there is no scenario {name!r}{f': did you mean {near[0]}?' if near else ''} "
             "(locust-llm scenario lists them; a file of your own ends in .toml)"
@@ -53,13 +53,13 @@ def text_of(name: str) -> str:
     return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def read(wanted: str) -> Scenario:
+def read_scenario(wanted: str) -> Scenario:
     """A packaged one by its name, or a file that ends in .toml. Raises ValueError of one sentence, and OSError."""
     own = wanted.endswith(".toml")
     file = wanted if own else f"{wanted}.toml"
-    text = small_text(wanted) if own else text_of(wanted)
+    text = read_small_text(wanted) if own else read_packaged_scenario(wanted)
     try:
-        content = decoded_toml(text)
+        content = decode_toml(text)
     except ValueError as error:
         why = re.sub(r" \(at line (\d+).*\)$", r" in line \1", str(error))
         raise ValueError(f"{file} is no TOML: {why}") from None
@@ -68,7 +68,7 @@ def read(wanted: str) -> Scenario:
     return Scenario(file, text, about, content, rules)
 
 
-def listed() -> str:
+def format_scenario_list() -> str:
     """A line for each of the packaged ones."""
-    widest = max(map(len, names()))
-    return "".join(f"{name:{widest}}  {read(name).about['description']}\n" for name in names())
+    widest = max(map(len, list_scenario_names()))
+    return "".join(f"{name:{widest}}  {read_scenario(name).about['description']}\n" for name in list_scenario_names())

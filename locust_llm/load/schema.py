@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.files import fault_of
+from locust_llm.files import describe_syntax_error
 
-from .numbers import cut_short
-from .user_file import small_text
+from .numbers import truncate_quoted_text
+from .user_file import read_small_text
 
 MISSING: Final = "the package jsonschema is not there: pip install 'locust-llm[schema]'"
 MAX_CHARS: Final = 1 << 20
@@ -33,7 +33,7 @@ class SchemaError(ValueError):
         self.field = field
 
 
-class Wanted(NamedTuple):
+class ResponseSchema(NamedTuple):
     """What an answer should be."""
 
     text: Schema | None
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 # -- what is wanted ----------------------------------------------------------------------------------------------------
 
 
-def wanted(body: Mapping[str, Any]) -> Wanted | None:
+def find_response_schema(body: Mapping[str, Any]) -> ResponseSchema | None:
     """By the fields of a request's body; None: nothing that could be looked at."""
     text = next((schema for _, schema in _of_text(body)), None)
     choice, name = _choice(body.get("tool_choice"))
@@ -55,7 +55,7 @@ def wanted(body: Mapping[str, Any]) -> Wanted | None:
         arguments = {name: arguments[name]}
     if text is None and not arguments:
         return None
-    return Wanted(text, arguments, bool(arguments) and choice not in (None, "none", "auto"))
+    return ResponseSchema(text, arguments, bool(arguments) and choice not in (None, "none", "auto"))
 
 
 def _choice(choice: Any) -> tuple[Any, str]:
@@ -69,7 +69,7 @@ def _choice(choice: Any) -> tuple[Any, str]:
     return inner.get("mode") if kind == "allowed_tools" else choice.get("type"), str(inner.get("name") or "")
 
 
-def check(body: Mapping[str, Any]) -> None:
+def check_response_schema(body: Mapping[str, Any]) -> None:
     """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked at."""
     for field, schema in _of_text(body):
         _check(field, "", schema)
@@ -112,7 +112,11 @@ def _of_tools(tools: Any, *, strict: bool = False) -> Iterator[tuple[str, str, A
         function = tool.get("function", tool)
         name = function.get("name") if isinstance(function, dict) else None
         if isinstance(name, str) and name:
-            yield f"{where} ({cut_short(name)})", name, function.get("parameters", function.get("input_schema", OBJECT))
+            yield (
+                f"{where} ({truncate_quoted_text(name)})",
+                name,
+                function.get("parameters", function.get("input_schema", OBJECT)),
+            )
         elif strict:
             raise SchemaError("tools", f"{where} has no function with a name")
 
@@ -127,20 +131,20 @@ def _decoded(schema: Any) -> Any:
         return schema
 
 
-def tools_of(path: str) -> list[dict[str, Any]]:
+def read_tools_file(path: str) -> list[dict[str, Any]]:
     """Of a ``--tools`` file. Raises ValueError of one sentence."""
     try:
-        found: Any = msgspec.json.decode(small_text(path))
+        found: Any = msgspec.json.decode(read_small_text(path))
     except OSError as error:
         raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--tools {path}: is not valid JSON: {fault_of(error)}") from None
+        raise ValueError(f"--tools {path}: is not valid JSON: {describe_syntax_error(error)}") from None
     if not isinstance(found, list) or not found:
         raise ValueError(
             f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", "function": ...}}]'
         )
     try:
-        check({"tools": found})
+        check_response_schema({"tools": found})
     except SchemaError as error:
         raise ValueError(f"--tools {path}: {error}") from None
     return found
@@ -150,7 +154,7 @@ def tools_of(path: str) -> list[dict[str, Any]]:
 
 
 @cache
-def available() -> bool:
+def has_jsonschema() -> bool:
     try:
         import_module("jsonschema")
     except ImportError:
@@ -161,7 +165,7 @@ def available() -> bool:
 def _check(field: str, where: str, schema: Any) -> None:
     if not isinstance(schema, dict | bool):
         raise SchemaError(field, f"{where}has no schema: it must be an object")
-    if available() and (wrong := _mistake(msgspec.json.encode(schema))):
+    if has_jsonschema() and (wrong := _mistake(msgspec.json.encode(schema))):
         raise SchemaError(field, f"{where}is no schema: {wrong}")
 
 
@@ -172,9 +176,9 @@ def _mistake(schema: bytes) -> str:
     try:
         _validator(schema).check_schema(msgspec.json.decode(schema))
     except jsonschema.exceptions.SchemaError as error:
-        return f"{cut_short(error.message, 200)} (at {error.json_path})"
+        return f"{truncate_quoted_text(error.message, 200)} (at {error.json_path})"
     except Exception as error:  # a pattern of another kind of regular expression, a schema without end
-        return cut_short(fault_of(error), 200)
+        return truncate_quoted_text(describe_syntax_error(error), 200)
     return ""
 
 
@@ -188,7 +192,7 @@ def _validator(schema: bytes) -> Any:
 # -- whether an answer is it -------------------------------------------------------------------------------------------
 
 
-def fits(what: Wanted, message: Mapping[str, Any]) -> bool | None:
+def matches_response_schema(what: ResponseSchema, message: Mapping[str, Any]) -> bool | None:
     """An assistant's whole message: its calls, if it has any, else its text. None: there was nothing to look at, or it
     cannot be known (no jsonschema, a longer text than MAX_CHARS, a schema elsewhere)."""
     calls = message.get("tool_calls")
@@ -215,7 +219,7 @@ def _fits(schema: Schema, text: str) -> bool | None:
         return False
     if schema == OBJECT:
         return isinstance(value, dict)
-    if not available():
+    if not has_jsonschema():
         return None
     try:
         return bool(_validator(msgspec.json.encode(schema)).is_valid(value))

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from . import media, schema
-from .conversation import parents
+from .conversation import list_turn_parents
 from .dataset import Dataset
 from .formats import DatasetError, Turn
 
@@ -24,7 +24,7 @@ CHECK_SCHEMAS: Final = 1_000
 """Turns whose schemas it looks at: a millisecond each, if all differ."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The result of ``check``. Means are over the turns with a known length; None: there is none."""
 
     path: str
@@ -72,7 +72,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
 
 
-def too_fast(dataset: Summary) -> str:
+def explain_too_fast_trace(dataset: DatasetSummary) -> str:
     """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are the same is a burst, in
     whichever unit."""
     between, span_s = dataset.timed - 1, dataset.span_s
@@ -98,7 +98,7 @@ def too_fast(dataset: Summary) -> str:
 def _longest(turns: Sequence[Turn]) -> int:
     """Tokens of the longest context of a session with its answer, by the lengths that are known."""
     grown: list[int] = []
-    for turn, after in zip(turns, parents(turns), strict=True):
+    for turn, after in zip(turns, list_turn_parents(turns), strict=True):
         before = 0 if turn.whole or not after else grown[after[0]]
         grown.append(before + (turn.input_tokens or 0) + (turn.output_tokens or 0))
     return max(grown)
@@ -106,23 +106,23 @@ def _longest(turns: Sequence[Turn]) -> int:
 
 def _check_schema(path: str, turn: Turn) -> None:
     try:
-        schema.check(turn.body)
+        schema.check_response_schema(turn.body)
     except schema.SchemaError as wrong:
         raise DatasetError(f"{path}, line {turn.row}, {wrong.field}: {wrong}") from None
 
 
-_latest: dict[tuple[object, ...], Summary] = {}
+_latest: dict[tuple[object, ...], DatasetSummary] = {}
 """The last one by what it is of: a run looks again at its begin."""
 
 
-def check(
+def check_dataset(
     path: str,
     *,
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     timed: bool = False,
     skip_broken: bool = False,
-) -> Summary:
+) -> DatasetSummary:
     """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
     with sessions also for its index, which is made of all of it. Raises DatasetError."""
     key = _key(path, kind, columns, timed, skip_broken)
@@ -133,14 +133,14 @@ def check(
     return summary
 
 
-def remember(
-    summary: Summary, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
+def remember_dataset_check(
+    summary: DatasetSummary, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
 ) -> None:
     """What another process has found: ``check`` with these arguments takes it from here, unless the file changes."""
     _keep(_key(summary.path, kind, columns, timed, skip_broken), summary)
 
 
-def _keep(key: tuple[object, ...], summary: Summary) -> None:
+def _keep(key: tuple[object, ...], summary: DatasetSummary) -> None:
     _latest.clear()
     _latest[key] = summary
 
@@ -156,7 +156,9 @@ def _key(
     return path, file.st_ino, file.st_size, file.st_mtime_ns, *asked
 
 
-def _look(path: str, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool) -> Summary:
+def _look(
+    path: str, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
+) -> DatasetSummary:
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
     sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
     longest = 0, 0
@@ -186,7 +188,7 @@ def _look(path: str, kind: str | None, columns: Mapping[str, str] | None, timed:
             whole = False
             break
     means = {name: total / count if count else None for name, (total, count) in counts.items()}
-    return Summary(
+    return DatasetSummary(
         path=path,
         kind=dataset.kind,
         whole=whole,

@@ -23,7 +23,7 @@ from locust_llm.files import read_regular
 
 
 @cache
-def corpus() -> tuple[str, Sequence[int]]:
+def load_corpus() -> tuple[str, Sequence[int]]:
     """(text, where each word begins), twice over, so that a slice may begin anywhere."""
     lines = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii")
     text = " ".join(lines.split()) + " "
@@ -35,20 +35,20 @@ def corpus() -> tuple[str, Sequence[int]]:
 
 
 @cache
-def size() -> int:
+def count_corpus_words() -> int:
     """How many words there are, once over."""
-    return len(corpus()[1]) // 2
+    return len(load_corpus()[1]) // 2
 
 
-def stretch(at: int, count: int) -> str:
+def cut_corpus_text(at: int, count: int) -> str:
     """``count`` words from number ``at`` (below ``size()``) on, from the end back to the beginning."""
-    text, starts = corpus()
+    text, starts = load_corpus()
     parts = []
     while count > 0:
-        part = min(count, size())
+        part = min(count, count_corpus_words())
         parts.append(text[starts[at] : starts[at + part] - 1])
         count -= part
-        at = (at + part) % size()
+        at = (at + part) % count_corpus_words()
     return " ".join(parts)
 
 
@@ -68,7 +68,7 @@ class Tokenizer:
         """``count``: the tokens of a text, without those that only mark its beginning or its end."""
         self.count = count
         self._cost = lru_cache(1 << 16)(self._cost_of)
-        words = corpus()[0].split()
+        words = load_corpus()[0].split()
         self._sums = array("Q", accumulate((self._cost(word, False) for word in words), initial=0))
         """Tokens of the corpus before each word of it."""
         self._fillers = {self._cost(word, False): word for word in reversed(words) if self._cost(word, False) > 0}
@@ -91,7 +91,7 @@ class Tokenizer:
             left -= cost
         if left > 0:
             count, left = self._words(at, left)
-            parts += [stretch(at, count)] if count else []
+            parts += [cut_corpus_text(at, count)] if count else []
         filling, left = self._filling(left)
         return " ".join(parts + filling), wanted - left
 
@@ -100,16 +100,16 @@ class Tokenizer:
         more, and is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
         wanted = round(tokens)
         count, left = self._words(at, max(0, wanted - self.count(head)))
-        text = f"{head} {stretch(at, count)}".rstrip()
+        text = f"{head} {cut_corpus_text(at, count)}".rstrip()
         if self.by_word:
             return text, wanted - left
         for _ in range(MAX_TRIES):
             found = self.count(text)
             if found <= wanted < found + MAX_WORD:
                 break
-            step = abs(wanted - found) * size() // self._sums[size()] or 1
+            step = abs(wanted - found) * count_corpus_words() // self._sums[count_corpus_words()] or 1
             count = max(0, count + (step if found < wanted else -step))
-            text = f"{head} {stretch(at, count)}".rstrip()
+            text = f"{head} {cut_corpus_text(at, count)}".rstrip()
         return text, self.count(text)
 
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
@@ -122,7 +122,9 @@ class Tokenizer:
             if off > 0:
                 words += self._filling(off)[0]
             else:
-                words = words[: max(1, len(words) - max(1, -off * size() // self._sums[size()]))]
+                words = words[
+                    : max(1, len(words) - max(1, -off * count_corpus_words() // self._sums[count_corpus_words()]))
+                ]
             text = " ".join(words)
         return text, self.count(text)
 
@@ -131,9 +133,9 @@ class Tokenizer:
 
     def _words(self, at: int, tokens: int) -> tuple[int, int]:
         """(how many words from ``at`` on fit into the tokens, how many tokens are left)."""
-        rounds, tokens = divmod(tokens, self._sums[size()])
+        rounds, tokens = divmod(tokens, self._sums[count_corpus_words()])
         end = bisect_right(self._sums, self._sums[at] + tokens) - 1
-        return rounds * size() + end - at, self._sums[at] + tokens - self._sums[end]
+        return rounds * count_corpus_words() + end - at, self._sums[at] + tokens - self._sums[end]
 
     def _filling(self, tokens: int) -> tuple[list[str], int]:
         """(words of so many tokens, how many tokens are left, for which there is no word)."""
@@ -145,8 +147,8 @@ class Tokenizer:
         return words, tokens
 
     def _as_summed(self, random: Random) -> bool:
-        head, at = str(random.randrange(10**8, 10**9)), random.randrange(size())
-        text = f"{head} {stretch(at, _SAMPLE_WORDS)}"
+        head, at = str(random.randrange(10**8, 10**9)), random.randrange(count_corpus_words())
+        text = f"{head} {cut_corpus_text(at, _SAMPLE_WORDS)}"
         return self.count(text) == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
 
 
@@ -154,7 +156,7 @@ MAX_TOKENIZER_BYTES: Final = 1 << 28
 """Large ones have a tenth of it."""
 
 
-def load(name: str) -> Tokenizer:
+def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is fetched.
 
     Raises ValueError of one sentence.

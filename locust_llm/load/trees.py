@@ -18,7 +18,7 @@ class TreeError(ValueError):
         self.number = number
 
 
-def name_of(value: Any, number: int, where: str) -> str | None:
+def read_turn_id(value: Any, number: int, where: str) -> str | None:
     """The ``id`` of a turn."""
     if value is None or (isinstance(value, str) and value):
         return value
@@ -27,17 +27,17 @@ def name_of(value: Any, number: int, where: str) -> str | None:
     raise TreeError(f"{where} must be a text", number)
 
 
-def names_of(value: Any, number: int, where: str) -> list[str] | None:
+def read_awaited_ids(value: Any, number: int, where: str) -> list[str] | None:
     """The ``after`` of a turn: an id, or a list of ids."""
     if value is None:
         return None
-    names = [name_of(name, number, where) for name in (value if isinstance(value, list) else [value])]
+    names = [read_turn_id(name, number, where) for name in (value if isinstance(value, list) else [value])]
     if None in names:
         raise TreeError(f"{where} must be an id or a list of ids", number)
     return [name for name in names if name is not None]
 
 
-def linked(
+def link_turns(
     names: Sequence[str | None],
     afters: Sequence[list[str] | None],
     times: Sequence[float | None],
@@ -110,17 +110,17 @@ def _cycle(parents: list[list[int]], done: Iterable[int], label: Callable[[int],
 # -- by times ----------------------------------------------------------------------------------------------------------
 
 
-class Span(NamedTuple):
+class RecordedSpan(NamedTuple):
     """A piece of a recording, in seconds: a request, a tool, or an agent with pieces of its own."""
 
     start: float
     end: float
     request: Any = None
-    inner: "Sequence[Span]" = ()
+    inner: "Sequence[RecordedSpan]" = ()
     tool: bool = False
 
 
-class Placed(NamedTuple):
+class PlacedRequest(NamedTuple):
     """A request with what it waits for."""
 
     request: Any
@@ -133,7 +133,7 @@ class Placed(NamedTuple):
     """A tool ran in this time."""
 
 
-def by_time(spans: Sequence[Span]) -> list[Placed]:
+def order_spans_by_time(spans: Sequence[RecordedSpan]) -> list[PlacedRequest]:
     """Requests in the order of their starts.
 
     A request waits for those of its agent that had ended when it began, as far as no other of these came between; an agent
@@ -150,18 +150,18 @@ def by_time(spans: Sequence[Span]) -> list[Placed]:
         since = max((nodes[parent].span.end for parent in parents), default=first)
         tool = any(start < span.start and end > since for start, end in tools)
         after = tuple(sorted((new[parent] for parent in parents), reverse=True))
-        placed.append(Placed(span.request, span.start, after, max(0.0, span.start - since), tool))
+        placed.append(PlacedRequest(span.request, span.start, after, max(0.0, span.start - since), tool))
     return placed
 
 
 class _Node(NamedTuple):
-    span: Span
+    span: RecordedSpan
     parents: list[int]
     tools: list[tuple[float, float]]
 
 
 def _place(
-    spans: Sequence[Span], before: list[int], tools: list[tuple[float, float]], nodes: list[_Node], depth: int
+    spans: Sequence[RecordedSpan], before: list[int], tools: list[tuple[float, float]], nodes: list[_Node], depth: int
 ) -> list[int]:
     """Put all requests in ``spans`` into ``nodes``; the last ones of them. ``before``: what the first ones wait for."""
     if depth > MAX_DEPTH:

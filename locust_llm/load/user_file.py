@@ -8,7 +8,7 @@ import stat
 import time
 from typing import Final
 
-from locust_llm.files import decoded_text
+from locust_llm.files import decode_utf8
 
 MAX_BYTES: Final = 4 << 20
 TIMEOUT_S: Final = 10.0
@@ -17,7 +17,7 @@ _piped: dict[str, str] = {}
 """What came through a pipe comes once."""
 
 
-def small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
+def read_small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
     """Without a byte order mark. Raises OSError with a name and a reason, also for what is no UTF-8."""
     if path in _piped:
         return _piped[path]
@@ -25,7 +25,7 @@ def small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYT
     try:
         data = _read(path, file, time.monotonic() + within_s, most_bytes)
         try:
-            text = decoded_text(data)
+            text = decode_utf8(data)
         except ValueError as wrong:
             raise OSError(errno.EILSEQ, str(wrong)) from None
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -52,7 +52,7 @@ def _read(path: str, file: int, until: float, most_bytes: int) -> bytes:
             raise OSError(errno.EFBIG, f"holds more than {most_bytes >> 20} MB", path)
 
 
-def irregular(path: str) -> str:
+def explain_irregular_file(path: str) -> str:
     """Why a file cannot be read more than once, to its end; empty where it can, or is not there."""
     try:
         mode = os.stat(path).st_mode

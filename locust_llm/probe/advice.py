@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.text import brief, duration
+from locust_llm.core.text import format_brief, format_duration
 
 from .diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
-from .symptoms import Burst, Stall, Symptoms
+from .symptoms import BurstResult, DecoderStall, ProbeMeasurements
 
 MIN_SERIAL_SHARE: Final = 0.8
 """Time of a burst / time of its prompts one by one, above which they are computed one by one."""
@@ -38,7 +38,9 @@ class Advice(msgspec.Struct, frozen=True):
     """The measurement, and what is computed from it."""
 
 
-def advice(found: Symptoms, diagnosis: Diagnosis, itl_target_s: float | None = None) -> tuple[Advice, ...]:
+def derive_advice(
+    found: ProbeMeasurements, diagnosis: Diagnosis, itl_target_s: float | None = None
+) -> tuple[Advice, ...]:
     """``itl_target_s``: the gap that decoders should have even beside prompts. With an unknown scheduler only what does not
     depend on it."""
     by_name = {
@@ -53,7 +55,7 @@ def advice(found: Symptoms, diagnosis: Diagnosis, itl_target_s: float | None = N
     return (*known, *_caching(found), *_early(found))
 
 
-def _stopped(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _stopped(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     """Prefill-first."""
     longest = found.of("stall", found.longest)
     stall_s, tokens = median(s.longest_s for s in longest), _tokens(longest)
@@ -64,21 +66,21 @@ def _stopped(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
             yield Advice(
                 "Limit prefills to one at a time (--prefill-concurrency 1): no stall is then longer than that of "
                 "one prompt.",
-                f"Two prompts of {_tokens(pairs):,.0f} tokens sent together stopped the decoders for {duration(two_s)}, one "
-                f"for {duration(one_s)}; {cost}.",
+                f"Two prompts of {_tokens(pairs):,.0f} tokens sent together stopped the decoders for {format_duration(two_s)}, one "
+                f"for {format_duration(one_s)}; {cost}.",
             )
         elif two_s < MIN_PAIR_RATIO * one_s:
             yield Advice(
                 "A prefill limit does not shorten stalls: those of prompts sent together do not add up.",
-                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens sent together was {duration(two_s)}, "
-                f"beside one {duration(one_s)}.",
+                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens sent together was {format_duration(two_s)}, "
+                f"beside one {format_duration(one_s)}.",
             )
     if found.quiet_s is not None:
         yield from _chunk(tokens, stall_s, found.quiet_s, tokens, target_s, EXAMPLE_CHUNK_TOKENS)
     yield from _users(found)
 
 
-def _chunked(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _chunked(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     """Chunked, and partial prefills."""
     slots = diagnosis.slots or 1
     yield from _limit_of_slots(found, slots)
@@ -92,12 +94,12 @@ def _chunked(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
         yield from _users(found)
 
 
-def _limit_of_slots(found: Symptoms, slots: int) -> Iterator[Advice]:
+def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
     single, pairs = _single(found), found.of("pair")
     gaps = ""
     if single and pairs:
         one_s, two_s = median(s.usual_s for s in single), median(s.usual_s for s in pairs)
-        gaps = f" Gaps beside two prompts are {duration(two_s)}, beside one {duration(one_s)}: a limit hardly changes them."
+        gaps = f" Gaps beside two prompts are {format_duration(two_s)}, beside one {format_duration(one_s)}: a limit hardly changes them."
     if slots > 1 and found.bursts:
         burst = found.bursts[-1]
         yield Advice(
@@ -116,7 +118,7 @@ def _limit_of_slots(found: Symptoms, slots: int) -> Iterator[Advice]:
         )
 
 
-def _disaggregated(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _disaggregated(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     stalls = found.of("stall", found.longest)
     pace, tokens = median(s.pace for s in stalls), _tokens(stalls)
     cost = f"; {turns}" if (turns := _in_turn(found)) else ""
@@ -127,19 +129,19 @@ def _disaggregated(found: Symptoms, diagnosis: Diagnosis, target_s: float | None
     yield from _users(found)
 
 
-def _static(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _static(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     stalls = found.of("stall", found.longest)
     waited_s = median(s.ttft_s - s.after_s for s in stalls)
     yield Advice(
         "Use continuous batching, or keep outputs short: TTFT includes the longest output of the batch before. A "
         "prefill limit "
         "does not change ITL here.",
-        f"A prompt of {_tokens(stalls):,.0f} tokens waited {duration(waited_s)} until the decoders had ended, then took "
-        f"{duration(median(s.after_s for s in stalls))}; their gaps were undisturbed.",
+        f"A prompt of {_tokens(stalls):,.0f} tokens waited {format_duration(waited_s)} until the decoders had ended, then took "
+        f"{format_duration(median(s.after_s for s in stalls))}; their gaps were undisturbed.",
     )
 
 
-def _unnamed(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _unnamed(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     """Advice that does not depend on the scheduler."""
     alone_s = found.alone_s(found.longest)
     stalls = [s for s in found.of("stall", found.longest) if not s.ended]
@@ -148,15 +150,15 @@ def _unnamed(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
     stall_s = median(s.longest_s for s in stalls)
     if stall_s > 2 * found.quiet_s:
         yield Advice(
-            f"Expect gaps of {duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} tokens, whatever the "
+            f"Expect gaps of {format_duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} tokens, whatever the "
             "scheduler.",
-            f"That was the longest gap of a decoder ({duration(min(s.longest_s for s in stalls))} to "
-            f"{duration(max(s.longest_s for s in stalls))}); {duration(found.quiet_s)} without prefill. Alone the "
-            f"prompt takes {duration(alone_s)}.",
+            f"That was the longest gap of a decoder ({format_duration(min(s.longest_s for s in stalls))} to "
+            f"{format_duration(max(s.longest_s for s in stalls))}); {format_duration(found.quiet_s)} without prefill. Alone the "
+            f"prompt takes {format_duration(alone_s)}.",
         )
 
 
-def _shorts(found: Symptoms) -> Iterator[Advice]:
+def _shorts(found: ProbeMeasurements) -> Iterator[Advice]:
     if not found.behind:
         return
     waited, took_s = median(one.waited for one in found.behind), median(one.ttft_s for one in found.behind)
@@ -165,11 +167,11 @@ def _shorts(found: Symptoms) -> Iterator[Advice]:
             "Separate short requests from long ones (another server, or partial prefills where the server has them).",
             f"A short request behind a prompt of {found.longest:,} tokens waited {waited:.0%} of its remaining "
             "prefill: TTFT "
-            f"{duration(took_s)}, {duration(found.short_s)} alone.",
+            f"{format_duration(took_s)}, {format_duration(found.short_s)} alone.",
         )
 
 
-def _users(found: Symptoms) -> Iterator[Advice]:
+def _users(found: ProbeMeasurements) -> Iterator[Advice]:
     """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the bottleneck (Denning and
     Buzen, The operational analysis of queueing network models, 1978)."""
     alone_s, quiet_s = found.alone_s(EXAMPLE_INPUT_TOKENS), found.quiet_s
@@ -177,36 +179,36 @@ def _users(found: Symptoms) -> Iterator[Advice]:
         return
     users = 1 + EXAMPLE_OUTPUT_TOKENS * quiet_s / alone_s
     yield Advice(
-        f"Above about {brief(users, digits=2)} users with prompts of {EXAMPLE_INPUT_TOKENS:,} and answers of "
+        f"Above about {format_brief(users, digits=2)} users with prompts of {EXAMPLE_INPUT_TOKENS:,} and answers of "
         f"{EXAMPLE_OUTPUT_TOKENS} tokens, prompts "
         "wait for each other's prefill: more concurrency adds TTFT, not throughput.",
-        f"Such a prompt takes {duration(alone_s)}, and prompts are computed one by one; {EXAMPLE_OUTPUT_TOKENS} gaps of "
-        f"{duration(quiet_s)} are {duration(EXAMPLE_OUTPUT_TOKENS * quiet_s)}. A first estimate: "
+        f"Such a prompt takes {format_duration(alone_s)}, and prompts are computed one by one; {EXAMPLE_OUTPUT_TOKENS} gaps of "
+        f"{format_duration(quiet_s)} are {format_duration(EXAMPLE_OUTPUT_TOKENS * quiet_s)}. A first estimate: "
         "gaps grow with the streams, which raises it.",
     )
 
 
-def _caching(found: Symptoms) -> Iterator[Advice]:
+def _caching(found: ProbeMeasurements) -> Iterator[Advice]:
     pairs = [pair for pair in found.cached if pair.again_s <= MAX_CACHED_RATIO * pair.first_s]
     if pairs and 2 * len(pairs) > len(found.cached):
         first_s, again_s = median(p.first_s for p in pairs), median(p.again_s for p in pairs)
         yield Advice(
             "Use prompts that do not repeat, unless you mean to measure it: the server has a prefix cache.",
-            f"A prompt of {pairs[0].input_tokens:,} tokens took {duration(first_s)}, and {duration(again_s)} the second "
+            f"A prompt of {pairs[0].input_tokens:,} tokens took {format_duration(first_s)}, and {format_duration(again_s)} the second "
             "time.",
         )
 
 
-def _early(found: Symptoms) -> Iterator[Advice]:
+def _early(found: ProbeMeasurements) -> Iterator[Advice]:
     if found.early_s is not None and found.early_s >= MIN_EARLY_S:
         yield Advice(
             "Do not compare TTFT with tools that count the first event as the first token.",
-            f"An event without content came up to {duration(found.early_s)} before the first token: their TTFT is "
+            f"An event without content came up to {format_duration(found.early_s)} before the first token: their TTFT is "
             "lower by that.",
         )
 
 
-def _in_turn(found: Symptoms) -> str:
+def _in_turn(found: ProbeMeasurements) -> str:
     """A sentence with figures where prompts are computed one by one; else empty."""
     bursts = [(burst, share) for burst in found.bursts if (share := _serial(burst, found)) is not None]
     if not bursts or median(share for _, share in bursts) < MIN_SERIAL_SHARE:
@@ -215,22 +217,22 @@ def _in_turn(found: Symptoms) -> str:
     alone_s = found.alone_s(burst.input_tokens) or math.nan
     return (
         f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had the last first token after "
-        f"{duration(burst.ttft_s[-1])}, {burst.ttft_s[-1] / alone_s:.1f} times that of one alone"
+        f"{format_duration(burst.ttft_s[-1])}, {burst.ttft_s[-1] / alone_s:.1f} times that of one alone"
     )
 
 
-def _serial(burst: Burst, found: Symptoms) -> float | None:
+def _serial(burst: BurstResult, found: ProbeMeasurements) -> float | None:
     """Time of a burst / time of its prompts one by one; None if unknown."""
     alone_s = found.alone_s(burst.input_tokens)
     return None if not alone_s else burst.ttft_s[-1] / (len(burst.ttft_s) * alone_s)
 
 
-def _single(found: Symptoms) -> list[Stall]:
+def _single(found: ProbeMeasurements) -> list[DecoderStall]:
     """One prompt of the length that pairs have."""
     return [stall for pair in found.of("pair")[:1] for stall in found.of("stall", pair.asked_tokens)]
 
 
-def _tokens(stalls: list[Stall]) -> float:
+def _tokens(stalls: list[DecoderStall]) -> float:
     return median(stall.input_tokens for stall in stalls)
 
 
@@ -245,23 +247,23 @@ def _chunk(
     size = usual if target_s is None else (target_s - quiet_s) / a_token_s
     if size < 1:
         yield Advice(
-            f"No chunk size gives gaps of {duration(target_s or 0.0)}: try fewer streams at a time.",
-            f"Without any prefill the gaps are {duration(quiet_s)}.",
+            f"No chunk size gives gaps of {format_duration(target_s or 0.0)}: try fewer streams at a time.",
+            f"Without any prefill the gaps are {format_duration(quiet_s)}.",
         )
         return
     size = _round(size)
-    wanted = "Shorter gaps take" if target_s is None else f"Gaps of {duration(target_s)} take"
+    wanted = "Shorter gaps take" if target_s is None else f"Gaps of {format_duration(target_s)} take"
     if size > step:
-        wanted = f"Gaps of {duration(target_s or gap_s)} allow"
+        wanted = f"Gaps of {format_duration(target_s or gap_s)} allow"
         beyond = "Extrapolated in proportion to tokens: real gaps may be longer."
     else:
         beyond = "Interpolated in proportion to tokens: real gaps may be shorter; check with another probe."
     yield Advice(
         f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
-        f"--long-prefill-token-threshold {size}): about {duration(quiet_s + size * a_token_s)} beside a prompt, and "
-        f"{duration(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
-        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {duration(gap_s)}, without one "
-        f"{duration(quiet_s)}. {beyond}",
+        f"--long-prefill-token-threshold {size}): about {format_duration(quiet_s + size * a_token_s)} beside a prompt, and "
+        f"{format_duration(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
+        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {format_duration(gap_s)}, without one "
+        f"{format_duration(quiet_s)}. {beyond}",
     )
 
 

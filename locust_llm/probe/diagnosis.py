@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.text import duration, many
+from locust_llm.core.text import format_count, format_duration
 
-from .symptoms import Stall, Symptoms
+from .symptoms import DecoderStall, ProbeMeasurements
 
 STATIC: Final = "static"
 PREFILL_FIRST: Final = "prefill-first"
@@ -91,7 +91,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Why there is no name."""
 
 
-def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
+def diagnose_scheduler(found: ProbeMeasurements, client: str | None = None) -> Diagnosis:
     """``client``: the client verdict, if there is one."""
     if missing := tuple(_missing(found, client)):
         return Diagnosis(CANNOT_TELL, missing=missing)
@@ -118,7 +118,7 @@ def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
     return _several_steps(found, why)
 
 
-def _at_a_time(e: Symptoms) -> float:
+def _at_a_time(e: ProbeMeasurements) -> float:
     """Prompts of a burst computed at a time: by their groups, and by the time of all against one by one."""
     sooner = [
         len(burst.ttft_s) * (e.alone_s(burst.input_tokens) or 0.0) / burst.ttft_s[-1]
@@ -128,7 +128,7 @@ def _at_a_time(e: Symptoms) -> float:
     return max([*sooner, *(burst.side_by_side for burst in e.bursts)], default=0.0)
 
 
-def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
+def _missing(e: ProbeMeasurements, client: str | None) -> Iterator[str]:
     if client not in (None, "OK"):
         yield f"the client verdict is {client}, so the stamps are not reliable"
     if e.cut is not None and _too_few(e):
@@ -142,8 +142,8 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
     longest, short_s = e.alone_s(e.longest) or 0.0, e.short_s or 0.0
     if longest < MIN_PREFILL_GAPS * max(e.quiet_s, short_s / 2):
         yield (
-            f"a prompt of {e.longest:,} tokens takes {duration(longest)}, hardly longer than a short one "
-            f"({duration(short_s)}) or a gap ({duration(e.quiet_s)}): try longer prompts (--longest)"
+            f"a prompt of {e.longest:,} tokens takes {format_duration(longest)}, hardly longer than a short one "
+            f"({format_duration(short_s)}) or a gap ({format_duration(e.quiet_s)}): try longer prompts (--longest)"
         )
     again = [cost for cost in e.costs if len(cost.ttft_s) > 2]
     held_up = sum(s > MAX_REPEAT_RATIO * cost.typical_s for cost in again for s in cost.ttft_s)
@@ -151,8 +151,8 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
     if held_up > MAX_SLOW_SHARE * sum(len(cost.ttft_s) for cost in again) or most > MAX_SINGLE_RATIO:
         worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
         yield (
-            f"the time of one prompt alone varies: {worst.asked_tokens:,} tokens took {duration(min(worst.ttft_s))} to "
-            f"{duration(max(worst.ttft_s))}; the server may have other load, or its machine other programs"
+            f"the time of one prompt alone varies: {worst.asked_tokens:,} tokens took {format_duration(min(worst.ttft_s))} to "
+            f"{format_duration(max(worst.ttft_s))}; the server may have other load, or its machine other programs"
         )
     if e.lost is not None and e.lost > MAX_LOST_SHARE:
         yield (
@@ -176,7 +176,7 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
         yield "not every round has prompts of all three lengths beside requests that were decoding then"
 
 
-def _too_few(e: Symptoms) -> bool:
+def _too_few(e: ProbeMeasurements) -> bool:
     """Fewer than three lengths in each of two rounds."""
     sizes = {stall.asked_tokens for stall in e.of("stall")}
     rounds = {stall.round for stall in e.of("stall")}
@@ -189,11 +189,11 @@ def _stopped_early(cut: tuple[int, int]) -> str:
     return f"the probe was stopped early, {where}"
 
 
-def _round_diagnosis(e: Symptoms, turn: int) -> tuple[str, str]:
+def _round_diagnosis(e: ProbeMeasurements, turn: int) -> tuple[str, str]:
     """(the name by this round, why)."""
     stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
     small, large = stalls[0], stalls[-1]
-    tokens, took = f"{large.input_tokens:,} tokens", duration(large.ttft_s)
+    tokens, took = f"{large.input_tokens:,} tokens", format_duration(large.ttft_s)
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
@@ -208,22 +208,22 @@ def _round_diagnosis(e: Symptoms, turn: int) -> tuple[str, str]:
         if all(stall.ttft_s <= MAX_ALONE_RATIO * s for stall, s in zip(stalls, alone, strict=True)):
             return DISAGGREGATED, (
                 f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took} "
-                f"({duration(alone[-1])} alone)"
+                f"({format_duration(alone[-1])} alone)"
             )
         return CANNOT_TELL, f"the decoders were undisturbed, but a prompt of {tokens} took {took}: something delayed it"
     stopped = all(stall.longest_s >= MIN_STOPPED_SHARE * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls)
     if stopped and large.steps - small.steps < 1:
         return PREFILL_FIRST, (
-            f"a prompt of {tokens} stopped the decoders for {duration(large.longest_s)} of the {took} to its first "
+            f"a prompt of {tokens} stopped the decoders for {format_duration(large.longest_s)} of the {took} to its first "
             "token, one "
-            f"of {small.input_tokens:,} for {duration(small.longest_s)} of {duration(small.ttft_s)}: one step"
+            f"of {small.input_tokens:,} for {format_duration(small.longest_s)} of {format_duration(small.ttft_s)}: one step"
         )
     if large.share <= MAX_STEP_SHARE and large.steps >= 2:
         if large.pace > MAX_DISTURBED_PACE:
             return CANNOT_TELL, f"the decoders kept {kept:.0%} of their pace: neither clearly disturbed nor undisturbed"
         return CHUNKED, (
             f"a prompt of {tokens} took {large.steps:.0f} steps and {took}, one of {small.input_tokens:,} took "
-            f"{small.steps:.0f}; the decoders got a token in each, with gaps of at most {duration(large.longest_s)}"
+            f"{small.steps:.0f}; the decoders got a token in each, with gaps of at most {format_duration(large.longest_s)}"
         )
     return CANNOT_TELL, (
         f"a prompt of {tokens} was computed in about {large.steps:.0f} steps, the longest {large.share:.0%} of its {took}: "
@@ -231,7 +231,7 @@ def _round_diagnosis(e: Symptoms, turn: int) -> tuple[str, str]:
     )
 
 
-def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, str]:
+def _after_the_decoders(stalls: list[DecoderStall], alone: list[float]) -> tuple[str, str]:
     """A prompt that had its first token only after a decoder had ended."""
     large = stalls[-1]
     if large.decoders == 1:
@@ -241,8 +241,8 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
         for stall, s in zip(stalls, alone, strict=True)
     ):
         return STATIC, (
-            f"a prompt of {large.input_tokens:,} tokens had its first token {duration(large.after_s)} after the last of "
-            f"{large.decoders} decoders had ended ({duration(alone[-1])} alone): its prefill began only then"
+            f"a prompt of {large.input_tokens:,} tokens had its first token {format_duration(large.after_s)} after the last of "
+            f"{large.decoders} decoders had ended ({format_duration(alone[-1])} alone): its prefill began only then"
         )
     some = max(stall.ended for stall in stalls)
     return CANNOT_TELL, (
@@ -251,7 +251,7 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
     )
 
 
-def _several_steps(e: Symptoms, why: str) -> Diagnosis:
+def _several_steps(e: ProbeMeasurements, why: str) -> Diagnosis:
     """Budget and slots of a server that computes a prompt in several steps."""
     budget = _budget(e)
     slots, doubt = _slots(e, budget[1])
@@ -268,7 +268,7 @@ def _several_steps(e: Symptoms, why: str) -> Diagnosis:
     return Diagnosis(name, budget, slots, (why, measured, *_further(e, name)))
 
 
-def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
+def _slots(e: ProbeMeasurements, step_tokens: float) -> tuple[int, str]:
     """(prompts computed at a time; why that is unknown)."""
     if not e.bursts:
         return 0, "not all prompts of a burst got a first token"
@@ -293,12 +293,12 @@ def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
     return slots, ""
 
 
-def _groups(e: Symptoms) -> str:
+def _groups(e: ProbeMeasurements) -> str:
     """``?``: neither one by one nor in groups."""
     return ", ".join(str(burst.side_by_side or "?") for burst in e.bursts)
 
 
-def _budget(e: Symptoms) -> tuple[float, float, float]:
+def _budget(e: ProbeMeasurements) -> tuple[float, float, float]:
     """Tokens of a step: (low, about, high), from the two longest lengths: the range that both allow, each in any
     round, or in any in which steps are distinct. The estimate is in the middle of the last step. A step also has the
     tokens of the decoders, where the budget counts those."""
@@ -317,7 +317,7 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
     return low, min(max(about, low), high) + e.decoders, high + e.decoders
 
 
-def _allowed(stall: Stall) -> tuple[float, float]:
+def _allowed(stall: DecoderStall) -> tuple[float, float]:
     """(least, most) tokens of a step: n tokens in s steps are more than s - 1 steps hold, and at most what s hold.
     A doubtful step may be one or not. Where steps are not distinct, some of the gaps may be no steps, and all tokens of the
     decoders may be."""
@@ -330,7 +330,7 @@ def _allowed(stall: Stall) -> tuple[float, float]:
     return stall.input_tokens / max(many, 1), stall.input_tokens / few if few > 0 else math.inf
 
 
-def _further(e: Symptoms, name: str) -> Iterator[str]:
+def _further(e: ProbeMeasurements, name: str) -> Iterator[str]:
     """Measurements that do not decide."""
     if e.cut is not None:
         yield _stopped_early(e.cut)
@@ -352,4 +352,4 @@ def _further(e: Symptoms, name: str) -> Iterator[str]:
         yield f"a budget of more than {e.longest:,} tokens per step would look the same"
         if pairs := e.of("pair"):
             got = median(pair.meanwhile for pair in pairs)
-            yield f"beside two prompts sent together the decoders got {many(round(got), 'token')}"
+            yield f"beside two prompts sent together the decoders got {format_count(round(got), 'token')}"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from locust_llm.core.storage import RUN, decoded
+from locust_llm.core.storage import RUN, decode_json_file
 
-from .symptoms import Alone
+from .symptoms import PromptCost
 
 
 class _Symptoms(msgspec.Struct):
-    costs: tuple[Alone, ...] = ()
+    costs: tuple[PromptCost, ...] = ()
 
 
 class _Examination(msgspec.Struct):
@@ -21,10 +21,10 @@ class _Facts(msgspec.Struct):
     examination: _Examination
 
 
-def prompts_alone(folder: Path) -> tuple[Alone, ...]:
+def read_prompt_costs(folder: Path) -> tuple[PromptCost, ...]:
     """By length, shortest first. Raises ValueError of one sentence where there are none of two lengths."""
     try:
-        costs = decoded(folder / RUN, _Facts).examination.symptoms.costs
+        costs = decode_json_file(folder / RUN, _Facts).examination.symptoms.costs
     except (OSError, ValueError):
         raise ValueError(f"{folder} holds no finished probe: its {RUN} has no examination") from None
     if len(costs) > 1:
@@ -34,8 +34,8 @@ def prompts_alone(folder: Path) -> tuple[Alone, ...]:
     raise ValueError(f"the probe in {folder} does not tell what a token takes: its prompts were too few, or too short")
 
 
-def token_price_s(folder: Path) -> float:
+def prefill_cost_per_token_s(folder: Path) -> float:
     """Seconds that a prompt's token takes: TTFT of the longest prompt alone less that of the shortest, a token. Raises
     ValueError as ``prompts_alone`` does."""
-    short, *_, long = prompts_alone(folder)
+    short, *_, long = read_prompt_costs(folder)
     return (long.typical_s - short.typical_s) / (long.input_tokens - short.input_tokens)

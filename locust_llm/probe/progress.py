@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from .requests import SIZED_KINDS, Episode
+from .requests import SIZED_KINDS, ProbeEpisode
 
 AGAIN: Final = 0.1
 """An episode takes as many times what is expected as those of its kind and length did in earlier rounds, by so much more or
@@ -17,32 +17,32 @@ NARROW: Final = 1.25
 """Most / least, up to which one number says it."""
 
 
-class Left(NamedTuple):
+class TimeLeft(NamedTuple):
     """Seconds to the end of the probe, between these."""
 
     least_s: float
     most_s: float
 
 
-class Progress:
+class ProbeProgress:
     """Of one probe. What its episodes took, as a share of what was expected, corrects the estimates of the others."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, int], list[float]] = {}
         """By kind and length."""
 
-    def ended(self, episode: Episode, took_s: float) -> None:
+    def ended(self, episode: ProbeEpisode, took_s: float) -> None:
         if episode.later is not None:
             self._shares.setdefault(_key(episode), []).append(took_s / episode.expected_s)
 
-    def left(self, episode: Episode) -> Left | None:
+    def left(self, episode: ProbeEpisode) -> TimeLeft | None:
         """From the begin of this episode on. None: the schedule is not known that far."""
         if episode.later is None:
             return None
         ends = [self._takes(one) for one in (episode, *episode.later)]
-        return Left(sum(least_s for least_s, _ in ends), sum(most_s for _, most_s in ends))
+        return TimeLeft(sum(least_s for least_s, _ in ends), sum(most_s for _, most_s in ends))
 
-    def _takes(self, episode: Episode) -> tuple[float, float]:
+    def _takes(self, episode: ProbeEpisode) -> tuple[float, float]:
         """Seconds: (least, most)."""
         if alike := self._shares.get(_key(episode)):
             share, least, most = fmean(alike), 1 - AGAIN, 1 + AGAIN
@@ -54,7 +54,7 @@ class Progress:
         return share * least * episode.expected_s, share * most * episode.expected_s
 
 
-def place(number: int, episode: Episode, most: int, left: Left | None) -> str:
+def format_probe_position(number: int, episode: ProbeEpisode, most: int, left: TimeLeft | None) -> str:
     """``episode 12 of 44, 1:30 to 2:40 left``. ``number``: from 0; ``most``: episodes, where it is not known how many there
     are."""
     if episode.later is None:
@@ -73,6 +73,6 @@ def _clock(seconds: float) -> str:
     return f"{int(whole) // 60}:{int(whole) % 60:02}"
 
 
-def _key(episode: Episode) -> tuple[str, int]:
+def _key(episode: ProbeEpisode) -> tuple[str, int]:
     sized = episode.kind in SIZED_KINDS
     return episode.kind, max(one.input_tokens for one in episode.requests) if sized else 0

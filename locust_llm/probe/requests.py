@@ -23,14 +23,14 @@ class ProbeRequest(NamedTuple):
     """Requests of one number, other than 0, have the same prompt."""
 
 
-class Episode(NamedTuple):
+class ProbeEpisode(NamedTuple):
     kind: str
     round: int
     requests: tuple[ProbeRequest, ...]
     """In the order of ``at_s``."""
     expected_s: float = 0.0
     """Estimated time."""
-    later: "tuple[Episode, ...] | None" = None
+    later: "tuple[ProbeEpisode, ...] | None" = None
     """The episodes that will come after it, if nothing unforeseen is measured; None: not known yet."""
 
 
@@ -74,12 +74,12 @@ class ProbeResult(NamedTuple):
         return self.chunk_at[0] - self.sent_at
 
 
-def label(number: int, episode: Episode, rounds: int) -> str:
+def format_episode_label(number: int, episode: ProbeEpisode, rounds: int) -> str:
     """The session id in the record of a request: number, round and kind of its episode, number of rounds."""
     return f"probe/{number}/{episode.round}/{episode.kind}/{rounds}"
 
 
-def probe_result(record: Record) -> ProbeResult | None:
+def read_probe_result(record: Record) -> ProbeResult | None:
     """From a record; None of one that is not of a probe. Its name is the role."""
     words = record.session.split("/")
     if words[0] != "probe" or len(words) not in (4, 5):  # older records do not have the number of rounds
@@ -103,9 +103,9 @@ def probe_result(record: Record) -> ProbeResult | None:
     )
 
 
-def probe_results(records: Iterable[Record]) -> list[ProbeResult]:
+def read_probe_results(records: Iterable[Record]) -> list[ProbeResult]:
     """Of all requests of a probe; of another run only the first record is read. ``records`` can be read again."""
     first = next(iter(records), None)
-    if first is None or probe_result(first) is None:
+    if first is None or read_probe_result(first) is None:
         return []
-    return [result for record in records if (result := probe_result(record)) is not None]
+    return [result for record in records if (result := read_probe_result(record)) is not None]

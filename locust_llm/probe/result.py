@@ -10,27 +10,27 @@ from locust_llm.core.run import BROKEN, NAMED, UNDECIDED
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.rules import Rules
 
-from .advice import Advice, advice
-from .diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose
+from .advice import Advice, derive_advice
+from .diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose_scheduler
 from .requests import SIZED_KINDS, ProbeResult
-from .symptoms import Symptoms, symptoms
+from .symptoms import ProbeMeasurements, measure_probe
 
 
 class ProbeFindings(msgspec.Struct, frozen=True, kw_only=True):
-    symptoms: Symptoms
+    symptoms: ProbeMeasurements
     diagnosis: Diagnosis
     advice: tuple[Advice, ...] = ()
     outcome: str = UNDECIDED
     """``named``, ``untold`` or ``broken``."""
 
 
-def examine(
+def examine_probe(
     results: Sequence[ProbeResult], client: str | None = None, itl_target_s: float | None = None
 ) -> ProbeFindings:
     """``client``: the client verdict; below OK there is no advice, as the load generator may have distorted the figures."""
-    found = symptoms(results)
-    named = diagnose(found, client)
-    advised = advice(found, named, itl_target_s) if client in (None, OK) else ()
+    found = measure_probe(results)
+    named = diagnose_scheduler(found, client)
+    advised = derive_advice(found, named, itl_target_s) if client in (None, OK) else ()
     broken = found.failed > MAX_FAILED_SHARE * found.requests
     outcome = NAMED if named.name != CANNOT_TELL else BROKEN if broken else UNDECIDED
     return ProbeFindings(symptoms=found, diagnosis=named, advice=advised, outcome=outcome)

@@ -20,8 +20,8 @@ from itertools import count
 from statistics import median
 from typing import Final, NamedTuple
 
-from .requests import Episode, ProbeRequest, ProbeResult
-from .symptoms import beside
+from .requests import ProbeEpisode, ProbeRequest, ProbeResult
+from .symptoms import measure_stall
 
 SHORT_TOKENS: Final = 32
 WARM_OUTPUT_TOKENS: Final = 48
@@ -53,7 +53,7 @@ MIN_BURST_STEPS: Final = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ProbeBounds:
     """What the probe may ask of a server."""
 
     longest_tokens: int = 32_000
@@ -67,7 +67,7 @@ class Bounds:
     rounds: int = 3
 
 
-class Scale(NamedTuple):
+class ProbeScale(NamedTuple):
     """Results of the first episodes, which size the others."""
 
     ttft_s: float
@@ -89,23 +89,23 @@ class Scale(NamedTuple):
         return 4 * self.ttft_s + max(LEAD_S, LEAD_GAPS * self.gap_s)
 
 
-Probe = Generator[Episode, Sequence[ProbeResult], None]
+Probe = Generator[ProbeEpisode, Sequence[ProbeResult], None]
 Widths = dict[int, float | None]
 """By the length of a prompt, as it was last measured: see ``_width``."""
 
 
-def timetable(bounds: Bounds = Bounds()) -> Probe:
+def schedule_episodes(bounds: ProbeBounds = ProbeBounds()) -> Probe:
     """Yields an episode, takes the results of its requests (those that ended), and so on. Ends early where a server
     cannot be probed; the diagnosis names the reason."""
     for turn in range(2):
-        warm = yield Episode("warm", turn, (ProbeRequest("short", 0, SHORT_TOKENS, WARM_OUTPUT_TOKENS),), 0.5)
+        warm = yield ProbeEpisode("warm", turn, (ProbeRequest("short", 0, SHORT_TOKENS, WARM_OUTPUT_TOKENS),), 0.5)
     if not (warm and warm[0].ok):
         return
     ttft_s, gap_s = warm[0].ttft_s, _gap_s(warm) or warm[0].ttft_s
     longest, alone_s = yield from _lengths(bounds)
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
-    scale = Scale(ttft_s, gap_s, int(LONGEST_SHARE * longest), alone_s)
+    scale = ProbeScale(ttft_s, gap_s, int(LONGEST_SHARE * longest), alone_s)
     quiet = yield _quiet(scale, bounds)
     together = _together(quiet)
     if together < 1:
@@ -116,18 +116,18 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
     yield from _with_later(_rounds(scale, bounds, widths), lambda: list(_rounds(scale, bounds, widths)))
 
 
-def most_episodes(bounds: Bounds) -> int:
+def max_probe_episodes(bounds: ProbeBounds) -> int:
     """Of a probe whose schedule is not known yet: of one that tries every length."""
     lengths = 2 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))  # the last one is no doubling
-    return 2 + lengths + 1 + len(list(_rounds(Scale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds, {})))
+    return 2 + lengths + 1 + len(list(_rounds(ProbeScale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds, {})))
 
 
-def _rounds(scale: Scale, bounds: Bounds, widths: Widths) -> Probe:
+def _rounds(scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
     for turn in range(1, bounds.rounds + 1):
         yield from _round(turn, scale, bounds, widths)
 
 
-def _with_later(probe: Probe, plan: Callable[[], Sequence[Episode]]) -> Probe:
+def _with_later(probe: Probe, plan: Callable[[], Sequence[ProbeEpisode]]) -> Probe:
     """Each with those after it, as they are planned by then: its results may make prompts of later ones longer."""
     episode = next(probe)
     try:
@@ -137,12 +137,12 @@ def _with_later(probe: Probe, plan: Callable[[], Sequence[Episode]]) -> Probe:
         return
 
 
-def _lengths(bounds: Bounds) -> Generator[Episode, Sequence[ProbeResult], tuple[int, float]]:
+def _lengths(bounds: ProbeBounds) -> Generator[ProbeEpisode, Sequence[ProbeResult], tuple[int, float]]:
     """(longest prompt answered, its TTFT)."""
     longest, alone_s, before_s, next_s = 0, 0.0, 0.0, 0.0
     tokens = bounds.first_tokens
     while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
-        alone = yield Episode("alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), next_s)
+        alone = yield ProbeEpisode("alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), next_s)
         if not (alone and alone[0].ok):
             return longest, alone_s
         before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
@@ -150,13 +150,15 @@ def _lengths(bounds: Bounds) -> Generator[Episode, Sequence[ProbeResult], tuple[
         tokens *= 2
     tokens = _between(longest, alone_s, before_s, bounds)
     if next_s > bounds.most_ttft_s and tokens > MIN_GROWTH * longest:
-        alone = yield Episode("alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), bounds.most_ttft_s)
+        alone = yield ProbeEpisode(
+            "alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), bounds.most_ttft_s
+        )
         if alone and alone[0].ok:
             longest, alone_s = tokens, alone[0].ttft_s
     return longest, alone_s
 
 
-def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> int:
+def _between(longest: int, alone_s: float, before_s: float, bounds: ProbeBounds) -> int:
     """Tokens of a prompt that should take about the longest time allowed, if time grows as it did from half the length; in
     quarters, so that two probes of a server try the same lengths."""
     growth = max(1.0, math.log2(alone_s / before_s)) if before_s > 0 else 1.0
@@ -164,11 +166,11 @@ def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> i
     return min(bounds.longest_tokens, int(longest * int(4 * min(2.0, times)) / 4))
 
 
-def _round(turn: int, scale: Scale, bounds: Bounds, widths: Widths) -> Probe:
+def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
     """Lengths from short to long and back, in turn: a drift must not look like an effect of length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
     for tokens in sizes if turn % 2 else reversed(sizes):
-        yield Episode("alone", turn, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), scale.takes_s(tokens))
+        yield ProbeEpisode("alone", turn, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), scale.takes_s(tokens))
         results = yield _beside(scale, bounds, "stall", turn, (tokens,))
         if results is not None:  # else a plan is made, with the widths of the last round
             widths[tokens] = _width(results, tokens)
@@ -180,49 +182,49 @@ def _round(turn: int, scale: Scale, bounds: Bounds, widths: Widths) -> Probe:
     yield _beside(scale, bounds, "pair", turn, (pair, pair))
     took_s = scale.takes_s(half)
     for _ in range(2):
-        yield Episode("again", turn, (ProbeRequest("long", 0, half, LONG_OUTPUT_TOKENS, text=turn),), took_s)
+        yield ProbeEpisode("again", turn, (ProbeRequest("long", 0, half, LONG_OUTPUT_TOKENS, text=turn),), took_s)
     took_s = scale.takes_s(scale.longest)
     shorts = tuple(ProbeRequest("short", took_s * share, SHORT_TOKENS, LONG_OUTPUT_TOKENS) for share in (0.2, 0.4))
-    yield Episode("behind", turn, (ProbeRequest("long", 0, scale.longest, LONG_OUTPUT_TOKENS), *shorts), took_s)
+    yield ProbeEpisode("behind", turn, (ProbeRequest("long", 0, scale.longest, LONG_OUTPUT_TOKENS), *shorts), took_s)
     share = min(1 / 4, max(1 / 8, MIN_BURST_S / (bounds.burst * scale.alone_s)))
     burst = min(scale.longest, max(int(scale.longest * share), wider))
     most = int(MAX_BURST_TTFTS * bounds.most_ttft_s / scale.takes_s(burst))
     count = min(bounds.burst, max(MIN_BURST, most))
-    yield Episode(
+    yield ProbeEpisode(
         "burst", turn, (ProbeRequest("long", 0, burst, LONG_OUTPUT_TOKENS),) * count, count * scale.takes_s(burst)
     )
 
 
 def _width(results: Sequence[ProbeResult], tokens: int) -> float | None:
     """Tokens of a step beside decoders; None where the prompt was computed in one, or its steps are not seen."""
-    stall = beside(results)
+    stall = measure_stall(results)
     if stall is None or stall.steps <= 1 or stall.pace >= MAX_HELD_PACE:  # these steps computed something else
         return None
     return tokens / (stall.steps - 1)
 
 
-def _quiet(scale: Scale, bounds: Bounds) -> Episode:
+def _quiet(scale: ProbeScale, bounds: ProbeBounds) -> ProbeEpisode:
     lasts_s = 2 * LEAD_S + LEAD_GAPS * scale.gap_s
-    return Episode("quiet", 0, _decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s)
+    return ProbeEpisode("quiet", 0, _decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s)
 
 
-def _beside(scale: Scale, bounds: Bounds, kind: str, turn: int, prompts: tuple[int, ...]) -> Episode:
+def _beside(scale: ProbeScale, bounds: ProbeBounds, kind: str, turn: int, prompts: tuple[int, ...]) -> ProbeEpisode:
     """Long prompts sent together, beside decoders that outlast them."""
     took_s = sum(map(scale.takes_s, prompts))
     lasts_s = scale.lead_s + OUTLAST_RATIO * took_s + LEAD_GAPS * scale.gap_s
     longs = [ProbeRequest("long", scale.lead_s, prompt, LONG_OUTPUT_TOKENS) for prompt in prompts]
     most_s = lasts_s * (1 + STAGGER_SHARE * (bounds.decoders - 1)) + took_s
-    return Episode(kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), most_s)
+    return ProbeEpisode(kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), most_s)
 
 
-def _decoders(count: int, lasts_s: float, scale: Scale, bounds: Bounds) -> tuple[ProbeRequest, ...]:
+def _decoders(count: int, lasts_s: float, scale: ProbeScale, bounds: ProbeBounds) -> tuple[ProbeRequest, ...]:
     """The first decodes for ``lasts_s``, each other one longer than the one before."""
     most = bounds.most_output_tokens / (1 + STAGGER_SHARE * (count - 1))
     tokens = min(int(most), math.ceil(lasts_s / scale.gap_s))
     return tuple(ProbeRequest("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER_SHARE * i))) for i in range(count))
 
 
-def _with_decoders(bounds: Bounds, together: int) -> Bounds:
+def _with_decoders(bounds: ProbeBounds, together: int) -> ProbeBounds:
     """A slot must be left for the prompt."""
     return replace(bounds, decoders=max(1, together - 1))
 

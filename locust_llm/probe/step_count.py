@@ -34,7 +34,7 @@ MERGED_GAP_RATIO: Final = 0.05
 """Gap / usual gap, below which two chunks came together, on the network or in this client."""
 
 
-def split_merged(gaps: Sequence[float], quiet_s: float) -> list[float]:
+def split_coalesced_gaps(gaps: Sequence[float], quiet_s: float) -> list[float]:
     """Chunks that came together had one step each, so the time since the one before is divided evenly."""
     shared: list[list[float]] = []
     for gap in gaps:
@@ -45,7 +45,7 @@ def split_merged(gaps: Sequence[float], quiet_s: float) -> list[float]:
     return [fmean(some) for some in shared for _ in some]
 
 
-def threshold(gaps: Sequence[float], quiet_s: float, heavy_s: float) -> tuple[float, bool]:
+def find_step_threshold(gaps: Sequence[float], quiet_s: float, heavy_s: float) -> tuple[float, bool]:
     """(seconds above which a gap beside a prompt is a step, 0 if unknown; whether steps are distinct). ``gaps``: of all
     decoders; ``heavy_s``: a gap that is a step, if most of the time went into steps."""
     for below, above in pairwise(sorted([quiet_s, *(gap for gap in gaps if gap > quiet_s)])):
@@ -56,7 +56,7 @@ def threshold(gaps: Sequence[float], quiet_s: float, heavy_s: float) -> tuple[fl
     return (2 * quiet_s if heavy_s > LONG_STEP_RATIO * quiet_s else 0.0), False
 
 
-def step_gaps(gaps: Sequence[float], quiet_s: float, least_s: float) -> list[float]:
+def select_step_gaps(gaps: Sequence[float], quiet_s: float, least_s: float) -> list[float]:
     """The gaps of a decoder in which the server computed the prompt: those longer than ``least_s``; where that is 0,
     all from the first one on that is not quiet."""
     usual_s = median(gaps) if gaps else 0.0
@@ -66,7 +66,7 @@ def step_gaps(gaps: Sequence[float], quiet_s: float, least_s: float) -> list[flo
     return [gap for gap in gaps[begin:] if gap > least_s]
 
 
-def certain_steps(steps: Sequence[float], quiet_s: float) -> int:
+def count_certain_steps(steps: Sequence[float], quiet_s: float) -> int:
     """Steps that are none by mistake: while a server tokenizes a long prompt, decoders keep their pace, and noise
     hides where that ends. Two quiet gaps in a row are no steps, unless steps are hardly longer."""
     if not steps or median(steps) < MIN_CLEAR_STEP_RATIO * quiet_s:
@@ -76,21 +76,21 @@ def certain_steps(steps: Sequence[float], quiet_s: float) -> int:
     return len(steps) - last
 
 
-def after_pause(steps: Sequence[float], sent_in_s: float) -> Sequence[float]:
+def drop_steps_before_pause(steps: Sequence[float], sent_in_s: float) -> Sequence[float]:
     """Steps without a pause before them: without the gap of ``sent_in_s`` in which the prompt was sent, if it is far shorter
     than the next one. It began before the prompt was sent, so the server was still busy with what it had before."""
     paused = len(steps) > 1 and steps[0] == sent_in_s and steps[0] < MAX_PAUSE_SHARE * steps[1]
     return steps[1:] if paused else steps
 
 
-def doubtful_steps(steps: Sequence[float], sent_in_s: float, curve: Sequence[tuple[float, float]]) -> int:
+def count_doubtful_steps(steps: Sequence[float], sent_in_s: float, curve: Sequence[tuple[float, float]]) -> int:
     """Gaps that were counted as steps, and may be pauses: the one in which the prompt was sent; and, apart from the last,
     those in which too few tokens of the prompt can have been computed, as a scheduler fills each step but the last.
     ``curve``: (tokens, seconds) of prompts alone, up to this one, both rising from (0, 0)."""
     stretch = curve[-1][1] / sum(steps)
     done = [0.0, *(_computed(stretch * end_s, curve) for end_s in accumulate(steps))]
     each = [after - before for before, after in pairwise(done)]
-    usual = time_median(each)
+    usual = time_weighted_median(each)
     return sum(
         tokens < MIN_FULL_SHARE * usual or (i == 0 and steps[0] == sent_in_s) for i, tokens in enumerate(each[:-1])
     )
@@ -104,7 +104,7 @@ def _computed(seconds: float, curve: Sequence[tuple[float, float]]) -> float:
     return curve[-1][0]
 
 
-def time_median(gaps: Sequence[float]) -> float:
+def time_weighted_median(gaps: Sequence[float]) -> float:
     """The median gap weighted by time: gaps of this length and above make half of the time."""
     left = sum(gaps) / 2
     for gap in sorted(gaps, reverse=True):

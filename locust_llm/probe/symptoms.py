@@ -17,13 +17,13 @@ from locust_llm.core.record import CUT
 from .requests import ProbeResult
 from .step_count import (
     MERGED_GAP_RATIO,
-    after_pause,
-    certain_steps,
-    doubtful_steps,
-    split_merged,
-    step_gaps,
-    threshold,
-    time_median,
+    count_certain_steps,
+    count_doubtful_steps,
+    drop_steps_before_pause,
+    find_step_threshold,
+    select_step_gaps,
+    split_coalesced_gaps,
+    time_weighted_median,
 )
 
 MAX_SERIAL_SHARES: Final = 1.5
@@ -41,7 +41,7 @@ STALL_RATIO: Final = 3.0
 """Gap / median gap, above which it is a stall."""
 
 
-class Alone(msgspec.Struct, frozen=True):
+class PromptCost(msgspec.Struct, frozen=True):
     """What a prompt takes alone."""
 
     asked_tokens: int
@@ -54,7 +54,7 @@ class Alone(msgspec.Struct, frozen=True):
         return median(self.ttft_s)
 
 
-class Stall(msgspec.Struct, frozen=True):
+class DecoderStall(msgspec.Struct, frozen=True):
     """Long prompts that came at one moment, and the decoders beside them."""
 
     kind: str
@@ -103,7 +103,7 @@ class Stall(msgspec.Struct, frozen=True):
         return self.longest_s / self.ttft_s
 
 
-class Behind(msgspec.Struct, frozen=True):
+class QueuedShortRequest(msgspec.Struct, frozen=True):
     """A short request that came while a long prompt was in prefill."""
 
     round: int
@@ -117,7 +117,7 @@ class Behind(msgspec.Struct, frozen=True):
         return self.ttft_s / self.left_s
 
 
-class Burst(msgspec.Struct, frozen=True):
+class BurstResult(msgspec.Struct, frozen=True):
     """Equal prompts sent at one moment, and the TTFT of each in rising order."""
 
     round: int
@@ -142,7 +142,7 @@ class Burst(msgspec.Struct, frozen=True):
         return 1 if first < (MAX_SERIAL_SHARES if apart else 2) else 0
 
 
-class Cached(msgspec.Struct, frozen=True):
+class CachedPrompt(msgspec.Struct, frozen=True):
     """The same prompt twice."""
 
     input_tokens: int
@@ -151,7 +151,7 @@ class Cached(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-class Symptoms(msgspec.Struct, frozen=True):
+class ProbeMeasurements(msgspec.Struct, frozen=True):
     """All measurements of a probe."""
 
     requests: int = msgspec.field(name="shots")  # their name in run.json
@@ -159,16 +159,16 @@ class Symptoms(msgspec.Struct, frozen=True):
     episodes: int
     short_s: float | None
     """TTFT of a short prompt alone."""
-    costs: tuple[Alone, ...] = ()
+    costs: tuple[PromptCost, ...] = ()
     quiet_s: float | None = None
     """Mean gap of the decoders without a prefill."""
     lost: float | None = None
     """Share of that quiet time in gaps of more than STALL_RATIO times the median of their episode: other load."""
     decoders: int = 0
-    stalls: tuple[Stall, ...] = ()
-    behind: tuple[Behind, ...] = ()
-    bursts: tuple[Burst, ...] = msgspec.field(default=(), name="crowds")  # their name in run.json
-    cached: tuple[Cached, ...] = ()
+    stalls: tuple[DecoderStall, ...] = ()
+    behind: tuple[QueuedShortRequest, ...] = ()
+    bursts: tuple[BurstResult, ...] = msgspec.field(default=(), name="crowds")  # their name in run.json
+    cached: tuple[CachedPrompt, ...] = ()
     tokens_a_chunk: float | None = None
     """Of the decoders."""
     shared: float | None = None
@@ -184,7 +184,7 @@ class Symptoms(msgspec.Struct, frozen=True):
         """Tokens of the longest prompt beside decoders."""
         return max((stall.asked_tokens for stall in self.stalls if stall.kind == "stall"), default=0)
 
-    def of(self, kind: str, asked_tokens: int | None = None, turn: int | None = None) -> list[Stall]:
+    def of(self, kind: str, asked_tokens: int | None = None, turn: int | None = None) -> list[DecoderStall]:
         return [
             stall
             for stall in self.stalls
@@ -209,7 +209,7 @@ class Symptoms(msgspec.Struct, frozen=True):
         return (whole.typical_s - half.typical_s) / more if more > 0 else None
 
 
-def symptoms(everything: Sequence[ProbeResult]) -> Symptoms:
+def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
     """``everything``: all results of a probe, in any order."""
     episodes: defaultdict[int, list[ProbeResult]] = defaultdict(list)
     for one in everything:
@@ -222,14 +222,14 @@ def symptoms(everything: Sequence[ProbeResult]) -> Symptoms:
         stall
         for kind in ("stall", "pair")
         for results in by_kind[kind]
-        if (stall := beside(results, costs)) is not None
+        if (stall := measure_stall(results, costs)) is not None
     ]
     quiet_gaps = [_before(results) for kind in ("quiet", "stall", "pair") for results in by_kind[kind]]
     before = [gap for gaps in quiet_gaps for gap in gaps]
     decoders = [
         one for results in [*by_kind["quiet"], *by_kind["stall"]] for one in results if one.role == "decoder" and one.ok
     ]
-    return Symptoms(
+    return ProbeMeasurements(
         requests=len(everything),
         failed=sum(not one.ok for one in everything),
         episodes=len(episodes),
@@ -263,20 +263,20 @@ def _cut(episodes: Sequence[Sequence[ProbeResult]]) -> tuple[int, int] | None:
     return 0 if last[0].kind == "warm" else last[0].round, rounds
 
 
-def _alone(episodes: Iterable[list[ProbeResult]]) -> tuple[Alone, ...]:
+def _alone(episodes: Iterable[list[ProbeResult]]) -> tuple[PromptCost, ...]:
     """By length. A length measured once is left out where a similar one was measured more often."""
     of: defaultdict[int, list[ProbeResult]] = defaultdict(list)
     for one in (one for results in episodes for one in results if one.ok):
         of[one.asked_tokens].append(one)
     often = [asked for asked, some in of.items() if len(some) > 1]
     return tuple(
-        Alone(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
+        PromptCost(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
         for asked, some in sorted(of.items())
         if len(some) > 1 or not any(abs(asked - other) < SAME_LENGTH_SHARE * other for other in often)
     )
 
 
-def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall | None:
+def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = ()) -> DecoderStall | None:
     """Of one episode; None unless all prompts succeeded and a decoder was decoding by then. ``costs``: of prompts alone, by
     length, if they are known by then."""
     longs = [one for one in results if one.role == "long"]
@@ -300,20 +300,20 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
     spans = [[(a, b) for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
     meanwhile = [[b - a for a, b in some] for some in spans]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
-    heavy = [time_median(gaps) for gaps in meanwhile]
+    heavy = [time_weighted_median(gaps) for gaps in meanwhile]
     # a gap that begins with the last step's token, or is mostly after it, is no step of the prompt
     last_s = first_at - quiet_s / 2
     inside = [[b - a for a, b in some if a < last_s and a + b < 2 * first_at] for some in spans]
-    each = [split_merged(gaps, quiet_s) for gaps in inside]
-    least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
+    each = [split_coalesced_gaps(gaps, quiet_s) for gaps in inside]
+    least_s, plain = find_step_threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
     sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
-    found = [step_gaps(gaps, quiet_s, least_s) for gaps in each]
+    found = [select_step_gaps(gaps, quiet_s, least_s) for gaps in each]
     if plain:
-        found = [list(after_pause(gaps, first_s)) for gaps, first_s in zip(found, sent_in_s, strict=True)]
+        found = [list(drop_steps_before_pause(gaps, first_s)) for gaps, first_s in zip(found, sent_in_s, strict=True)]
     steps = [gap for gaps in found for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
     typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[(len(found) - 1) // 2]
-    return Stall(
+    return DecoderStall(
         kind=longs[0].kind,
         round=longs[0].round,
         asked_tokens=longs[0].asked_tokens,
@@ -321,7 +321,7 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
         ttft_s=first_at - sent_at,
         meanwhile=median(one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
         steps=median(map(len, found)),
-        surely=median(certain_steps(gaps, quiet_s) for gaps in found),
+        surely=median(count_certain_steps(gaps, quiet_s) for gaps in found),
         uneven=max(heavy) / max(min(heavy), quiet_s / 2),
         plain=plain,
         longest_s=longest_s,
@@ -332,11 +332,13 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
         ended=sum(one.chunk_at[-1] < first_at for one in decoders),
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
-        doubtful=doubtful_steps(typical, first_s, _curve(costs, longs[0].asked_tokens)) if plain and typical else 0,
+        doubtful=count_doubtful_steps(typical, first_s, _curve(costs, longs[0].asked_tokens))
+        if plain and typical
+        else 0,
     )
 
 
-def _curve(costs: Sequence[Alone], tokens: int) -> list[tuple[float, float]]:
+def _curve(costs: Sequence[PromptCost], tokens: int) -> list[tuple[float, float]]:
     """(tokens, seconds) of prompts alone up to that length, both rising: noise may have made a longer one faster."""
     known = [cost for cost in costs if cost.asked_tokens <= tokens]
     seconds = accumulate((cost.typical_s for cost in known), max)
@@ -364,17 +366,17 @@ def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
     )
 
 
-def _behind(results: Sequence[ProbeResult]) -> Iterable[Behind]:
+def _behind(results: Sequence[ProbeResult]) -> Iterable[QueuedShortRequest]:
     long = next((one for one in results if one.role == "long" and one.ok), None)
     for one in results:
         if long is not None and one.role == "short" and one.ok and one.sent_at < long.chunk_at[0]:
-            yield Behind(one.round, one.ttft_s, long.chunk_at[0] - one.sent_at)
+            yield QueuedShortRequest(one.round, one.ttft_s, long.chunk_at[0] - one.sent_at)
 
 
-def _burst(results: Sequence[ProbeResult]) -> Iterable[Burst]:
+def _burst(results: Sequence[ProbeResult]) -> Iterable[BurstResult]:
     if len(results) > 1 and all(one.ok for one in results):
         began = min(one.sent_at for one in results)
-        yield Burst(
+        yield BurstResult(
             results[0].round, results[0].asked_tokens, tuple(sorted(one.chunk_at[0] - began for one in results))
         )
 
@@ -386,8 +388,8 @@ def _twice(episodes: Sequence[list[ProbeResult]]) -> Iterable[tuple[ProbeResult,
             yield first[0], second[0]
 
 
-def _cached(pair: tuple[ProbeResult, ProbeResult]) -> Cached | None:
+def _cached(pair: tuple[ProbeResult, ProbeResult]) -> CachedPrompt | None:
     first, again = pair
     if not (first.ok and again.ok):
         return None
-    return Cached(first.asked_tokens, first.ttft_s, again.ttft_s, again.cached_tokens)
+    return CachedPrompt(first.asked_tokens, first.ttft_s, again.ttft_s, again.cached_tokens)

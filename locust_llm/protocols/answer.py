@@ -13,15 +13,33 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from locust_llm.core.foreign_text import shown
+from locust_llm.core.foreign_text import sanitise_text
 from locust_llm.core.record import OK
 
-from .content import call_of, has_arguments, has_text, is_encrypted, is_summary, is_thought, parts_of
-from .error_forms import complaint_in, failed_base, is_error, message_in, message_of
-from .lenient import fitted
-from .token_counts import CACHED, INPUT, MAX_COUNT, OUTPUT, REASONING, Settled, TokenCounts, Usage, take
+from .content import (
+    classify_content,
+    has_arguments,
+    has_text,
+    is_encrypted,
+    is_summary,
+    is_thought,
+    read_tool_call_start,
+)
+from .error_forms import find_embedded_error, find_error_message, is_error, is_failed_base, read_error_message
+from .lenient import coerce_json
+from .token_counts import (
+    CACHED,
+    INPUT,
+    MAX_COUNT,
+    OUTPUT,
+    REASONING,
+    ChatUsage,
+    SettledCounts,
+    TokenCounts,
+    take_token_count,
+)
 from .token_counts import Count as Count
-from .token_counts import count as count
+from .token_counts import parse_token_count as parse_token_count
 
 if TYPE_CHECKING:
     from .protocol import Protocol
@@ -64,7 +82,7 @@ class Delta(msgspec.Struct, gc=False):
         if isinstance(content, str):
             output, thought = content != "", False
         else:
-            output, thought = parts_of(content) if content else (False, False)
+            output, thought = classify_content(content) if content else (False, False)
         if self.extra_content is not None and is_thought(self.extra_content):
             output, thought = False, output or thought
         output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
@@ -115,7 +133,7 @@ def _has_sound(audio: Any) -> bool:
     return isinstance(audio, dict) and bool(audio.get("data") or audio.get("transcript"))
 
 
-class Failure(msgspec.Struct, gc=False):
+class ErrorFields(msgspec.Struct, gc=False):
     """Where a failure is beside an answer, in an event or a whole answer: in ``error``; as vLLM wrote it until 2025 and
     LMDeploy does, in the ``message`` of an ``object`` that is an ``error``; or in the ``base_resp`` of MiniMax. Other forms
     stand alone: see error_forms.py."""
@@ -129,22 +147,22 @@ class Failure(msgspec.Struct, gc=False):
     def failed(self) -> bool:
         if self.error and is_error(self.error):
             return True
-        return self.object == "error" or (self.base_resp is not None and failed_base(self.base_resp))
+        return self.object == "error" or (self.base_resp is not None and is_failed_base(self.base_resp))
 
 
-class Text(msgspec.Struct, gc=False):
+class TextChoice(msgspec.Struct, gc=False):
     """A choice of a plain completion: it has its text itself, in a stream and in a whole answer."""
 
     index: Index = None
     content: Any = msgspec.field(default=None, name="text")
     finish_reason: Any = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     error: Any = None
     details: ClassVar[None] = None
     alone: ClassVar[bool] = True
 
     @property
-    def delta(self) -> "Text":
+    def delta(self) -> "TextChoice":
         return self
 
     message = delta
@@ -193,7 +211,7 @@ USUAL: Final = BROKEN | {
 """Those that need no second look."""
 
 
-class Completion:
+class ResponseAccumulator:
     """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes after ``whole``."""
 
     def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
@@ -244,7 +262,7 @@ class Completion:
         """Behind a finish_reason came what comes last: the usage, or ``[DONE]``."""
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
-        self.deltas: list[Delta | Text] | None = [] if keep_text else None
+        self.deltas: list[Delta | TextChoice] | None = [] if keep_text else None
         """Of the first choice, as they came; None: they are not kept."""
         self.calls: dict[Any, bool] = {}
         """By the index of each tool call whether any of its arguments came; of protocols that name its parts."""
@@ -335,12 +353,12 @@ class Completion:
         except (ValueError, RecursionError) as error:
             mistake = error
         try:
-            content = plain_json(data)
+            content = decode_lenient_json(data)
             kind = getattr(getattr(decode, "__self__", None), "type", None)
             if isinstance(content, list) and self._complain(content, data):
                 return None
             try:
-                found: T = decode(mended(data)) if kind is None else fitted(kind, content)
+                found: T = decode(repair_json(data)) if kind is None else coerce_json(kind, content)
             except ValueError:
                 if self._complain(content, data):
                     return None
@@ -360,18 +378,18 @@ class Completion:
         if self.error is not None or len(data) > MAX_MESSAGE_BYTES or COMPLAINT.search(data) is None:
             return False
         try:
-            return self._complain(plain_json(data), data)
+            return self._complain(decode_lenient_json(data), data)
         except (ValueError, RecursionError):
             return False
 
     def _complain(self, content: Any, data: bytes) -> bool:
-        found = complaint_in(content)
+        found = find_embedded_error(content)
         if found is None:
             return False
         if found.certain:
             self.fail(found.message, data)
             return True
-        self.complaint = self.complaint or shown(found.message)
+        self.complaint = self.complaint or sanitise_text(found.message)
         return False
 
     def add_text(self, text: Any) -> bool:
@@ -440,17 +458,17 @@ class Completion:
         if input_.__class__ is int and 0 < input_ < MAX_COUNT:  # the usual, which is to be fast
             counts.input = input_
         elif input_ is not None:
-            take(counts, "input", INPUT, input_)
+            take_token_count(counts, "input", INPUT, input_)
         if output.__class__ is int and 0 < output < MAX_COUNT:
             counts.output = output
         elif output is not None:
-            take(counts, "output", OUTPUT, output)
+            take_token_count(counts, "output", OUTPUT, output)
         if reasoning is not None:
-            take(counts, "reasoning", REASONING, reasoning)
+            take_token_count(counts, "reasoning", REASONING, reasoning)
         if cached is not None:
-            take(counts, "cached", CACHED, cached)
+            take_token_count(counts, "cached", CACHED, cached)
         if total is not None:
-            counts.total = total if total.__class__ is int else count(total)
+            counts.total = total if total.__class__ is int else parse_token_count(total)
 
     def finish(self, reason: str, choice: Index = None) -> None:
         """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``, ..."""
@@ -480,7 +498,7 @@ class Completion:
         self.error = self.error or _message_of(error, data)
         self.broken = self.broken or data
 
-    def failed(self, found: "Failure", data: bytes) -> bool:
+    def failed(self, found: "ErrorFields", data: bytes) -> bool:
         """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or MiniMax's."""
         if not found.failed:
             return False
@@ -511,7 +529,7 @@ class Completion:
 
     def _begins(self, part: Any, choice: Index) -> bool:
         """A part of a tool call brings an id or a name that its call did not have yet."""
-        begin = call_of(part)
+        begin = read_tool_call_start(part)
         if begin is None:
             return False
         index, id_, name = begin
@@ -570,7 +588,7 @@ class Completion:
         return self.first_output is not None
 
     @property
-    def settled(self) -> Settled:
+    def settled(self) -> SettledCounts:
         """The counts that can be right, once all of the answer is there."""
         visible = self.visible or not self.chunk_reads
         chunks = len(self.chunk_reads)
@@ -637,7 +655,7 @@ class Completion:
         return "empty", f"no content, though {tokens} tokens were counted{hidden} (finish_reason {reason})"
 
 
-def reason_in(value: Any) -> str | None:
+def read_finish_reason(value: Any) -> str | None:
     """A finish_reason; None: there is none yet, in the words in which servers write that."""
     if isinstance(value, dict):
         value = value.get("type")
@@ -646,15 +664,15 @@ def reason_in(value: Any) -> str | None:
     return str(value) if value else None
 
 
-def plain_json(data: bytes) -> Any:
+def decode_lenient_json(data: bytes) -> Any:
     """Its content, also of JSON that msgspec refuses for its texts or numbers alone. Raises ValueError, RecursionError."""
     try:
         return msgspec.json.decode(data)
     except ValueError:
-        return msgspec.json.decode(mended(data))
+        return msgspec.json.decode(repair_json(data))
 
 
-def mended(data: bytes) -> bytes:
+def repair_json(data: bytes) -> bytes:
     """JSON that msgspec refuses for its texts or numbers alone: bytes that are no UTF-8, half of a pair of surrogates (a
     character that was split over two chunks), the NaN and Infinity of Python, which become null. Raises ValueError and
     RecursionError."""
@@ -668,22 +686,22 @@ def _message_of(error: Any, data: bytes) -> str:
     if isinstance(error, dict | list) and error:
         return error_text(error)
     with suppress(ValueError, RecursionError):
-        if len(data) <= MAX_MESSAGE_BYTES and (text := message_in(plain_json(data))):
-            return shown(text)
+        if len(data) <= MAX_MESSAGE_BYTES and (text := read_error_message(decode_lenient_json(data))):
+            return sanitise_text(text)
     return error_text(error) if error else status_message(data)
 
 
 def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a list, a string or whatever else."""
     try:
-        return shown(message_of(error) or str(error))
+        return sanitise_text(find_error_message(error) or str(error))
     except RecursionError:
         return "an error nested too deeply"
 
 
 def error_line(body: bytes) -> str:
     """``body`` as one line of at most 4 kB, without the control characters that would reach a terminal."""
-    return shown(body)
+    return sanitise_text(body)
 
 
 def status_message(body: bytes) -> str:
@@ -694,6 +712,6 @@ def status_message(body: bytes) -> str:
     if FIELD.match(text) and (event := DATA.search(text)):  # the error of a stream that did not begin
         text = event[1]
     try:
-        return error_text(plain_json(text))
+        return error_text(decode_lenient_json(text))
     except (ValueError, RecursionError):
         return error_line(text)

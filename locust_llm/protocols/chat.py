@@ -5,20 +5,29 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .answer import Completion, Delta, Failure, Index, Text, count, error_line, reason_in
+from .answer import (
+    Delta,
+    ErrorFields,
+    Index,
+    ResponseAccumulator,
+    TextChoice,
+    error_line,
+    parse_token_count,
+    read_finish_reason,
+)
 from .error_forms import is_error
 from .protocol import Messages, Protocol
-from .token_counts import Usage
+from .token_counts import ChatUsage
 
 
-class Choice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
+class ChatChoice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
     """Of a chat completion."""
 
     index: Index = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: Any = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     """Of Moonshot, in the last event."""
     error: Any = None
     """Of OpenRouter."""
@@ -33,20 +42,20 @@ class Choice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
 class GroqPart(msgspec.Struct, gc=False):
     """What Groq adds in a field of its own, ``x_groq``."""
 
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     error: Any = None
 
 
-C = TypeVar("C", Choice, Text)
+C = TypeVar("C", ChatChoice, TextChoice)
 TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*"([ !#-\[\]-~]+)"')
 """Of a chunk: plain ASCII, without escapes."""
 
 
-class Message(Failure, Generic[C], gc=False):
+class CompletionChunk(ErrorFields, Generic[C], gc=False):
     """One event of a stream, or a whole answer."""
 
     choices: list[C] | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     timings: msgspec.Raw = msgspec.Raw()
     """Of llama.cpp: core.server_times reads them, when the answer is over."""
     metrics: msgspec.Raw = msgspec.Raw()
@@ -65,7 +74,7 @@ class Message(Failure, Generic[C], gc=False):
         return not self.error and self.object != "error" and self.base_resp is None and self.x_groq is None
 
     @property
-    def counts(self) -> Usage | None:
+    def counts(self) -> ChatUsage | None:
         """Its usage, wherever it is."""
         if self.usage is not None:
             return self.usage
@@ -77,25 +86,25 @@ class Message(Failure, Generic[C], gc=False):
         return None
 
 
-class Choices(Protocol[Message[Any]]):
+class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
     """What answers in choices."""
 
     length_fields = ("max_tokens", "max_completion_tokens")
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
     count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
-    def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
+    def event(self, answer: ResponseAccumulator, message: CompletionChunk[Any], data: bytes) -> bool:
         choices, usage = message.choices, message.usage
         if (not choices or not message.unharmed) and self._failed(answer, message, data):
             return False
         chunk = output = False
         begun = answer.content
         for choice in choices or ():
-            index = choice.index = count(choice.index) if choice.index.__class__ is str else choice.index
+            index = choice.index = parse_token_count(choice.index) if choice.index.__class__ is str else choice.index
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, data)
                 return False
-            if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
+            if choice.finish_reason and (reason := read_finish_reason(choice.finish_reason)):
                 answer.finish(reason, index)
             delta, has_output, has_thought = choice.delta, False, False
             if delta is not None:
@@ -118,7 +127,7 @@ class Choices(Protocol[Message[Any]]):
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
         if usage is not None or (usage := message.counts) is not None:
-            if chunk and (so_far := count(usage.output)):
+            if chunk and (so_far := parse_token_count(usage.output)):
                 answer.counted_by.append(so_far)
                 answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far
             answer.closing = answer.closing or bool(answer.finished)
@@ -129,7 +138,7 @@ class Choices(Protocol[Message[Any]]):
             answer.metrics = message.metrics
         return chunk
 
-    def _failed(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
+    def _failed(self, answer: ResponseAccumulator, message: CompletionChunk[Any], data: bytes) -> bool:
         """It is an error, or has one beside its choices."""
         if answer.failed(message, data):
             return True
@@ -151,7 +160,7 @@ class Choices(Protocol[Message[Any]]):
             return b"", b""
         return data[: text.start(1)], data[text.end(1) :]
 
-    def whole(self, answer: Completion, body: bytes) -> None:
+    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
         message = answer.read(self.decode, body)
         if message is None:
             return
@@ -161,8 +170,8 @@ class Choices(Protocol[Message[Any]]):
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, body)
             if isinstance(choice.index, str):
-                choice.index = count(choice.index)
-            if choice.finish_reason and (reason := reason_in(choice.finish_reason)):
+                choice.index = parse_token_count(choice.index)
+            if choice.finish_reason and (reason := read_finish_reason(choice.finish_reason)):
                 answer.finish(reason, choice.index)
             whole = choice.message
             if whole is not None and any(_brought(answer, whole, choice)):
@@ -176,21 +185,21 @@ class Choices(Protocol[Message[Any]]):
         answer.timings, answer.metrics = message.timings, message.metrics
 
 
-class Chat(Choices):
+class ChatProtocol(ChoicesProtocol):
     path = "/v1/chat/completions"
     operation = "chat"
     takes = ("image", "audio")
-    decode = staticmethod(msgspec.json.Decoder(Message[Choice]).decode)
+    decode = staticmethod(msgspec.json.Decoder(CompletionChunk[ChatChoice]).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         return {"messages": messages}
 
 
-def _count(answer: Completion, usage: Usage, *, final: bool = False) -> None:
+def _count(answer: ResponseAccumulator, usage: ChatUsage, *, final: bool = False) -> None:
     """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
     each choice, when that choice is finished; they add up."""
     output = usage.output
-    if final and (tokens := count(output)):
+    if final and (tokens := parse_token_count(output)):
         if len(answer.finished) > answer.counted > 0:
             output = tokens + (answer.counts.output or 0)
         answer.counted = len(answer.finished)
@@ -199,12 +208,12 @@ def _count(answer: Completion, usage: Usage, *, final: bool = False) -> None:
     )
 
 
-def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
+def _begun(answer: ResponseAccumulator, choice: Any, begun: bool) -> bool:
     """A choice has had content before; ``begun``: one of the answer's had."""
     return choice.index in answer.others if choice.index else begun
 
 
-def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:
+def _brought(answer: ResponseAccumulator, delta: Any, choice: Any) -> tuple[bool, bool]:
     """(whether a delta, or a whole message, has output, whether it has reasoning)."""
     output, thought = delta.brought
     if delta.has_calls:

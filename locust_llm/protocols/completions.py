@@ -4,18 +4,18 @@ from typing import Any
 
 import msgspec
 
-from .answer import Text
-from .chat import Choices, Message
-from .protocol import Messages, text_of
+from .answer import TextChoice
+from .chat import ChoicesProtocol, CompletionChunk
+from .protocol import Messages, join_message_text
 
 
-class Completions(Choices):
+class CompletionsProtocol(ChoicesProtocol):
     path = "/v1/completions"
     operation = "text_completion"
-    decode = staticmethod(msgspec.json.Decoder(Message[Text]).decode)
+    decode = staticmethod(msgspec.json.Decoder(CompletionChunk[TextChoice]).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """The contents, with blank lines between."""
-        return {"prompt": "\n\n".join(map(text_of, messages))}
+        return {"prompt": "\n\n".join(map(join_message_text, messages))}
 
     tokenized = prompt

@@ -23,7 +23,7 @@ def has_text(value: Any, depth: int = DEPTH) -> bool:
     return bool(value)
 
 
-def parts_of(content: Any) -> tuple[bool, bool]:
+def classify_content(content: Any) -> tuple[bool, bool]:
     """(whether it holds output, whether it holds reasoning), of a ``content`` that is no text."""
     parts = content if isinstance(content, list) else [content]
     output = thought = False
@@ -51,7 +51,7 @@ def has_arguments(function: Any) -> bool:
     return isinstance(function, dict) and bool(function.get("arguments") or function.get("input"))
 
 
-def call_of(part: Any) -> tuple[Any, Any, Any] | None:
+def read_tool_call_start(part: Any) -> tuple[Any, Any, Any] | None:
     """What a part of a tool call begins with: (index, id, name); None: it begins none."""
     if not isinstance(part, dict):
         return None

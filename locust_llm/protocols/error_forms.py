@@ -24,7 +24,7 @@ DEPTH: Final = 5
 ITEMS: Final = 100
 
 
-class Complaint(NamedTuple):
+class EmbeddedError(NamedTuple):
     """What looks like an error, beside nothing that looks like an answer."""
 
     message: str
@@ -36,7 +36,7 @@ def is_error(value: Any, depth: int = DEPTH) -> bool:
     """Whether a field named ``error`` says that something failed: null, empty, a code of success and the like do not."""
     if isinstance(value, dict):
         if "code" in value and is_success(value["code"]):
-            return (message_in(value) or "").lower() not in SUCCESS
+            return (read_error_message(value) or "").lower() not in SUCCESS
         value = list(value.values())
     if isinstance(value, list):
         return not depth or any(is_error(item, depth - 1) for item in value)
@@ -56,37 +56,37 @@ def is_success(code: Any) -> bool:
     return code is None or (isinstance(code, str) and code.strip().lower() in SUCCESS)
 
 
-def complaint_in(content: Any) -> Complaint | None:
+def find_embedded_error(content: Any) -> EmbeddedError | None:
     """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there is none."""
     if isinstance(content, list):
-        found = (complaint_in(item) for item in content[:ITEMS] if isinstance(item, dict))
+        found = (find_embedded_error(item) for item in content[:ITEMS] if isinstance(item, dict))
         return next((one for one in found if one is not None), None)
     if not isinstance(content, dict):
         return None
-    text = message_in(content) or ""
+    text = read_error_message(content) or ""
     if _has_failed(content, named=bool(text)):
-        return Complaint(text, True)
+        return EmbeddedError(text, True)
     codes = [content[name] for name in CODES if content.get(name) is not None]
     if content.get("success") is True or (codes and all(map(is_success, codes))):
         return None
     if not text or text.lower() in SUCCESS:
         return _enveloped(content)
     kinds = f"{content.get('type')} {content.get('__type')}".lower()
-    return Complaint(text, bool(codes) or "error" in kinds or "exception" in kinds)
+    return EmbeddedError(text, bool(codes) or "error" in kinds or "exception" in kinds)
 
 
-def _enveloped(content: dict[str, Any]) -> Complaint | None:
+def _enveloped(content: dict[str, Any]) -> EmbeddedError | None:
     """The error in a field that is an object, as clouds write it in their own APIs (Volcengine, Tencent, iFlytek, AWS).
     A code alone is no certain failure there: it may stand for much."""
     for name, value in content.items():
         if not isinstance(value, dict):
             continue
-        text = message_in(value) or ""
+        text = read_error_message(value) or ""
         if text and (name.endswith(EXCEPTION) or any(is_error(value.get(error)) for error in ERRORS)):
-            return Complaint(text, True)
+            return EmbeddedError(text, True)
         codes = [value[code] for code in CODES if value.get(code) is not None]
         if text and codes and not any(map(is_success, codes)):
-            return Complaint(text, False)
+            return EmbeddedError(text, False)
     return None
 
 
@@ -100,16 +100,16 @@ def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
         or content.get("object") == "error"
         or content.get("success") is False
         or (failed and named)
-        or failed_base(content.get("base_resp"))
+        or is_failed_base(content.get("base_resp"))
     )
 
 
-def failed_base(base: Any) -> bool:
+def is_failed_base(base: Any) -> bool:
     """Whether a ``base_resp`` (MiniMax) is of a failure: its code is not 0."""
     return isinstance(base, dict) and not is_success(base.get("status_code"))
 
 
-def message_in(value: Any, depth: int = DEPTH) -> str | None:
+def read_error_message(value: Any, depth: int = DEPTH) -> str | None:
     """The text of an error of any shape; None: it has none that is named as such."""
     if isinstance(value, str):
         return _written_in(value.strip(), depth) or None
@@ -117,14 +117,14 @@ def message_in(value: Any, depth: int = DEPTH) -> str | None:
         return None
     if isinstance(value, dict):
         inner = value.get("error") or value.get("Error")
-        if isinstance(inner, dict | list) and (text := message_in(inner, depth - 1)):
+        if isinstance(inner, dict | list) and (text := read_error_message(inner, depth - 1)):
             return text
-        found = (message_in(value[name], depth - 1) for name in MESSAGES if name in value)
+        found = (read_error_message(value[name], depth - 1) for name in MESSAGES if name in value)
         return next((text for text in found if text), None)
     if isinstance(value, list):
         if any(isinstance(item, dict) and "loc" in item for item in value[:ITEMS]):
             return str(value)  # as FastAPI writes it, the whole of it names the field that is wrong
-        found = (message_in(item, depth - 1) for item in value[:ITEMS])
+        found = (read_error_message(item, depth - 1) for item in value[:ITEMS])
         return next((text for text in found if text), None)
     return None
 
@@ -133,16 +133,16 @@ def _written_in(text: str, depth: int) -> str:
     """The message in a text which is the JSON of another server's error; else the text as it is."""
     if depth and text.startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
-            return message_in(msgspec.json.decode(text), depth - 1) or text
+            return read_error_message(msgspec.json.decode(text), depth - 1) or text
     return text
 
 
-def message_of(error: Any) -> str | None:
+def find_error_message(error: Any) -> str | None:
     """The same of what is known to be an error, in more fields; None: it has none."""
-    found = message_in(error)
+    found = read_error_message(error)
     if found is not None or not isinstance(error, dict):
         return found
-    found = next((text for name in TEXTS if (text := message_in(error.get(name)))), None)
+    found = next((text for name in TEXTS if (text := read_error_message(error.get(name)))), None)
     if found is None and (inner := _enveloped(error)) is not None:
         found = inner.message
     return found

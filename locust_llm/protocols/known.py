@@ -3,28 +3,28 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from locust_llm.load.media import in_pieces
+from locust_llm.load.media import encode_in_pieces
 
-from .chat import Chat
-from .completions import Completions
-from .messages import AnthropicMessages
-from .pooling import Embeddings, Rerank
+from .chat import ChatProtocol
+from .completions import CompletionsProtocol
+from .messages import MessagesProtocol
+from .pooling import EmbeddingsProtocol, RerankProtocol
 from .protocol import Messages, Protocol
-from .responses import Responses
+from .responses import ResponsesProtocol
 
 PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
-    "chat": Chat(),
-    "completions": Completions(),
-    "responses": Responses(),
-    "messages": AnthropicMessages(),
-    "embeddings": Embeddings(),
-    "rerank": Rerank(),
+    "chat": ChatProtocol(),
+    "completions": CompletionsProtocol(),
+    "responses": ResponsesProtocol(),
+    "messages": MessagesProtocol(),
+    "embeddings": EmbeddingsProtocol(),
+    "rerank": RerankProtocol(),
 }
 AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
 """Of --endpoint-type, where ours is another; its other rankings have bodies of their own."""
 
 
-def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
+def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
     """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds: the key in its place."""
     key, given = "", {name.lower() for name in headers}
     for name, value in PROTOCOLS[own].headers("?").items():
@@ -35,12 +35,14 @@ def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str
     return {name: value for name, value in more.items() if name.lower() not in given} | dict(headers)
 
 
-def request_body(kind: str, model: str | None, messages: Messages, max_tokens: int | None, /, **how: Any) -> bytes:
+def encode_request_body(
+    kind: str, model: str | None, messages: Messages, max_tokens: int | None, /, **how: Any
+) -> bytes:
     """The JSON of a request; arguments as ``request_pieces``."""
-    return b"".join(request_pieces(kind, model, messages, max_tokens, **how))
+    return b"".join(encode_request_pieces(kind, model, messages, max_tokens, **how))
 
 
-def request_pieces(
+def encode_request_pieces(
     kind: str,
     model: str | None,
     messages: Messages,
@@ -71,4 +73,4 @@ def request_pieces(
     request |= more
     if absent:
         request = {name: value for name, value in request.items() if name not in absent}
-    return in_pieces(request)
+    return encode_in_pieces(request)

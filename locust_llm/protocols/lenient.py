@@ -13,7 +13,7 @@ ESSENTIAL: Final = frozenset({"choices", "delta", "content", "text", "output", "
 """Fields that hold the answer itself: one of another type, if it is not empty, is not left out in silence."""
 
 
-def fitted(kind: Any, value: Any) -> Any:
+def coerce_json(kind: Any, value: Any) -> Any:
     """``value``, made of plain JSON, as ``kind``, a type that a decoder was made for. Raises ValueError where it does not
     fit and would be missed."""
     if kind is Any:
@@ -25,7 +25,7 @@ def fitted(kind: Any, value: Any) -> Any:
             return msgspec.Raw(msgspec.json.encode(value))
         if get_origin(option) is list and isinstance(value, list):
             (item,) = get_args(option)
-            return [fitted(item, one) for one in value]
+            return [coerce_json(item, one) for one in value]
         if isinstance(option, type) and type(value) is option:
             return value
         if _is_struct(option):
@@ -42,7 +42,7 @@ def _filled(kind: Any, values: dict[str, Any]) -> Any:
             continue
         value = values[field.encode_name]
         try:
-            found[field.name] = fitted(field.type, value)
+            found[field.name] = coerce_json(field.type, value)
         except ValueError:
             if value and field.encode_name in ESSENTIAL:
                 raise

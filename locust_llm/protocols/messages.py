@@ -5,11 +5,19 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.load.media import Medium
+from locust_llm.load.media import EncodedMedium
 
-from .answer import Completion, Count, Index, count, error_line, reason_in
+from .answer import Count, Index, ResponseAccumulator, error_line, parse_token_count, read_finish_reason
 from .error_forms import is_error
-from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
+from .protocol import (
+    NO_PARAMETERS,
+    Messages,
+    Protocol,
+    join_message_text,
+    read_response_schema,
+    read_tool_choice_name,
+    read_tool_function,
+)
 
 VERSION: Final = "2023-06-01"
 """Of the API, in the header ``anthropic-version``; there is no later one."""
@@ -25,7 +33,7 @@ PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_inpu
 """Counts that together are the prompt."""
 
 
-class Usage(msgspec.Struct, gc=False):
+class MessagesUsage(msgspec.Struct, gc=False):
     """The input is what is neither read from the cache nor written to it: together they are the prompt."""
 
     input_tokens: Count = None
@@ -34,7 +42,7 @@ class Usage(msgspec.Struct, gc=False):
     cache_creation_input_tokens: Count = None
 
 
-class Block(msgspec.Struct, gc=False):
+class ContentBlock(msgspec.Struct, gc=False):
     """A block of the content, as it begins or whole; or a delta of one, or of the message."""
 
     type: str | None = None
@@ -47,38 +55,38 @@ class Block(msgspec.Struct, gc=False):
     stop_reason: Any = None
 
 
-class Message(msgspec.Struct, gc=False):
+class MessagesResponse(msgspec.Struct, gc=False):
     """A whole answer; the first event of a stream has it too, still empty."""
 
     type: str | None = None
-    content: list[Block] | None = None
+    content: list[ContentBlock] | None = None
     stop_reason: Any = None
-    usage: Usage | None = None
+    usage: MessagesUsage | None = None
     error: Any = None
 
 
-class Event(msgspec.Struct, gc=False):
+class MessagesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
     index: Index = None
-    delta: Block | None = None
-    content_block: Block | None = None
-    message: Message | None = None
-    usage: Usage | None = None
+    delta: ContentBlock | None = None
+    content_block: ContentBlock | None = None
+    message: MessagesResponse | None = None
+    usage: MessagesUsage | None = None
     error: Any = None
 
 
-class AnthropicMessages(Protocol[Event]):
+class MessagesProtocol(Protocol[MessagesEvent]):
     path = "/v1/messages"
     operation, provider = "chat", "anthropic"
     takes = ("image",)
-    decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
-    decode_whole: Callable[[bytes], Message] = staticmethod(msgspec.json.Decoder(Message).decode)
+    decode: Callable[[bytes], MessagesEvent] = staticmethod(msgspec.json.Decoder(MessagesEvent).decode)
+    decode_whole: Callable[[bytes], MessagesResponse] = staticmethod(msgspec.json.Decoder(MessagesResponse).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """System messages are a field beside the others, and answers of tools are those of the user."""
-        systems = [text_of(message) for message in messages if message.get("role") in ("system", "developer")]
+        systems = [join_message_text(message) for message in messages if message.get("role") in ("system", "developer")]
         turns: Messages = []
         for message in messages:
             if message.get("role") in ("system", "developer"):
@@ -97,11 +105,11 @@ class AnthropicMessages(Protocol[Event]):
             found["tools"] = [_tool(tool) for tool in tools]
         if isinstance(choice, str):
             found["tool_choice"] = {"type": CHOICES.get(choice, choice)}
-        elif name := name_of(choice):
+        elif name := read_tool_choice_name(choice):
             found["tool_choice"] = {"type": "tool", "name": name}
         if "parallel_tool_calls" in found and not found.pop("parallel_tool_calls") and tools:
             found["tool_choice"] = {**(found.get("tool_choice") or {"type": "auto"}), "disable_parallel_tool_use": True}
-        if (form := schema_of(asked.get("response_format"))) is not None:
+        if (form := read_response_schema(asked.get("response_format"))) is not None:
             del found["response_format"]
             schema = {"type": "json_schema", "schema": form.get("schema")}
             found["output_config"] = {**(asked.get("output_config") or {}), "format": schema}
@@ -110,7 +118,7 @@ class AnthropicMessages(Protocol[Event]):
     def headers(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
-    def event(self, answer: Completion, message: Event, data: bytes) -> bool:
+    def event(self, answer: ResponseAccumulator, message: MessagesEvent, data: bytes) -> bool:
         kind, delta = message.type, message.delta
         if kind == "content_block_delta" and delta is not None:
             return _block_delta(answer, message.index, delta)
@@ -123,7 +131,7 @@ class AnthropicMessages(Protocol[Event]):
             return _blocks(answer, message.message.content)
         elif kind == "message_delta":
             _count(answer, message.usage)
-            if delta is not None and (reason := reason_in(delta.stop_reason)):
+            if delta is not None and (reason := read_finish_reason(delta.stop_reason)):
                 answer.finish(REASONS.get(reason, reason))
         elif kind == "message_stop":
             answer.end()
@@ -133,13 +141,13 @@ class AnthropicMessages(Protocol[Event]):
             answer.look_for_error(data)
         return False
 
-    def _all(self, answer: Completion, data: bytes) -> bool:
+    def _all(self, answer: ResponseAccumulator, data: bytes) -> bool:
         """The whole answer, as one event."""
         before = answer.content
         self.whole(answer, data)
         return answer.content and not before
 
-    def whole(self, answer: Completion, body: bytes) -> None:
+    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
         message = answer.read(self.decode_whole, body)
         if message is None:
             return
@@ -149,12 +157,12 @@ class AnthropicMessages(Protocol[Event]):
             answer.malformed = "JSON that is no message: " + error_line(body)
         if not answer.content:
             _blocks(answer, message.content)
-        if reason := reason_in(message.stop_reason):
+        if reason := read_finish_reason(message.stop_reason):
             answer.finish(REASONS.get(reason, reason))
         _count(answer, message.usage)
 
 
-def _block_delta(answer: Completion, index: Index, delta: Block) -> bool:
+def _block_delta(answer: ResponseAccumulator, index: Index, delta: ContentBlock) -> bool:
     if not answer.content and (delta.text or delta.thinking or delta.partial_json):
         _forget_early_count(answer)
     if delta.text:
@@ -164,7 +172,7 @@ def _block_delta(answer: Completion, index: Index, delta: Block) -> bool:
     return bool(delta.partial_json) and answer.add_tool_call(index, arguments=delta.partial_json)
 
 
-def _block_start(answer: Completion, index: Index, block: Block) -> bool:
+def _block_start(answer: ResponseAccumulator, index: Index, block: ContentBlock) -> bool:
     answer.encrypted = answer.encrypted or block.type == "thinking"  # its text may be left out
     answer.redacted = answer.redacted or block.type == "redacted_thinking"
     if (block.type or "").endswith("tool_use"):
@@ -175,7 +183,7 @@ def _block_start(answer: Completion, index: Index, block: Block) -> bool:
     return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
 
 
-def _blocks(answer: Completion, blocks: list[Block] | None) -> bool:
+def _blocks(answer: ResponseAccumulator, blocks: list[ContentBlock] | None) -> bool:
     """Whole ones; whether they hold anything."""
     for index, block in enumerate(blocks or ()):
         answer.redacted = answer.redacted or block.type == "redacted_thinking"
@@ -187,7 +195,7 @@ def _blocks(answer: Completion, blocks: list[Block] | None) -> bool:
     return bool(blocks) and answer.content
 
 
-def _forget_early_count(answer: Completion) -> None:
+def _forget_early_count(answer: ResponseAccumulator) -> None:
     """What was counted before anything was written is no count of the answer."""
     if not answer.content:
         answer.counts.output = None
@@ -198,12 +206,12 @@ def _written(input_: Any) -> str:
     return msgspec.json.encode(input_).decode() if input_ else ""
 
 
-def _count(answer: Completion, usage: Usage | None) -> None:
+def _count(answer: ResponseAccumulator, usage: MessagesUsage | None) -> None:
     if usage is None:
         return
     parts = answer.input_parts
     for name in PROMPT:  # each may be missing, or zero, where the others are repeated
-        if tokens := count(getattr(usage, name)):
+        if tokens := parse_token_count(getattr(usage, name)):
             parts[name] = tokens
     input_: Count = sum(parts.values()) if parts else usage.input_tokens
     answer.count(input_=input_, output=usage.output_tokens, cached=usage.cache_read_input_tokens)
@@ -213,7 +221,7 @@ def _count(answer: Completion, usage: Usage | None) -> None:
 
 
 def _tool(tool: Any) -> Any:
-    function = function_of(tool)
+    function = read_tool_function(tool)
     if function is None:
         return tool
     renamed = {"input_schema" if name == "parameters" else name: value for name, value in function.items()}
@@ -224,14 +232,18 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """One message of a chat; reasoning is left out, as it needs a signature of the server's."""
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": text_of(message)}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": message.get("tool_call_id"),
+            "content": join_message_text(message),
+        }
         return {"role": "user", "content": [result]}
     if not (calls := message.get("tool_calls")):
         return {
             "role": role,
             "content": [_block(part) for part in content] if isinstance(content, list) else content or "",
         }
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := text_of(message)) else []
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := join_message_text(message)) else []
     for call in calls:
         function = call.get("function") or {}
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"),
@@ -254,7 +266,7 @@ def _block(part: Any) -> Any:
         return part
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
-    if isinstance(url, Medium):
+    if isinstance(url, EncodedMedium):
         source = {"type": "base64", "media_type": url.facts.media_type, "data": url.base64}
         return {"type": "image", "source": source}
     url = str(url)

@@ -8,54 +8,54 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .answer import Completion, Count, Failure, count, error_line
-from .protocol import Messages, Protocol, text_of
+from .answer import Count, ErrorFields, ResponseAccumulator, error_line, parse_token_count
+from .protocol import Messages, Protocol, join_message_text
 
 
-class Usage(msgspec.Struct, gc=False):
+class PoolingUsage(msgspec.Struct, gc=False):
     prompt_tokens: Count = None
     total_tokens: Count = None
     """Of rerank, where some servers have it alone."""
 
 
-class Units(msgspec.Struct, gc=False):
+class BilledUnits(msgspec.Struct, gc=False):
     input_tokens: Count = None
 
 
-class Meta(msgspec.Struct, gc=False):
+class CohereMeta(msgspec.Struct, gc=False):
     """Cohere's place for counts."""
 
-    tokens: Units | None = None
+    tokens: BilledUnits | None = None
 
 
-class Result(msgspec.Struct, gc=False):
+class PoolingResult(msgspec.Struct, gc=False):
     """A vector or a score; its values are not read."""
 
     index: Any = None
 
 
-class Pooled(Failure, gc=False):
+class PoolingResponse(ErrorFields, gc=False):
     """A whole answer: ``data`` of embeddings, ``results`` of rerank."""
 
-    data: list[Result] | None = None
-    results: list[Result] | None = None
-    usage: Usage | None = None
-    meta: Meta | None = None
+    data: list[PoolingResult] | None = None
+    results: list[PoolingResult] | None = None
+    usage: PoolingUsage | None = None
+    meta: CohereMeta | None = None
 
 
-class Pooling(Protocol[Pooled]):
+class PoolingProtocol(Protocol[PoolingResponse]):
     """What both have."""
 
     streams = False
     stream_fields: ClassVar[dict[str, Any]] = {}
     length_fields = ()
-    decode = staticmethod(msgspec.json.Decoder(Pooled).decode)
+    decode = staticmethod(msgspec.json.Decoder(PoolingResponse).decode)
 
-    def event(self, answer: Completion, message: Pooled, data: bytes) -> bool:
+    def event(self, answer: ResponseAccumulator, message: PoolingResponse, data: bytes) -> bool:
         """A server that streams this all the same sends no chunk of it."""
         return False
 
-    def whole(self, answer: Completion, body: bytes) -> None:
+    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
         message = answer.read(self.decode, body)
         if message is None:
             return
@@ -68,7 +68,7 @@ class Pooling(Protocol[Pooled]):
                 fewer = message.data is None and results  # of rerank with ``top_n``
                 answer.add_results(None if fewer else len(results))
         if (usage := message.usage) is not None:
-            answer.count(input_=usage.prompt_tokens if count(usage.prompt_tokens) else usage.total_tokens)
+            answer.count(input_=usage.prompt_tokens if parse_token_count(usage.prompt_tokens) else usage.total_tokens)
         elif message.meta is not None and message.meta.tokens is not None:
             answer.count(input_=message.meta.tokens.input_tokens)
 
@@ -77,23 +77,23 @@ class Pooling(Protocol[Pooled]):
 
     def tokenized(self, messages: Messages) -> dict[str, Any]:
         """As text, without a chat template."""
-        return {"prompt": "\n\n".join(map(text_of, messages))}
+        return {"prompt": "\n\n".join(map(join_message_text, messages))}
 
 
-class Embeddings(Pooling):
+class EmbeddingsProtocol(PoolingProtocol):
     path = "/v1/embeddings"
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        return {"input": [text_of(message) for message in messages]}
+        return {"input": [join_message_text(message) for message in messages]}
 
 
-class Rerank(Pooling):
+class RerankProtocol(PoolingProtocol):
     path = "/v1/rerank"
     provider = "cohere"
     least_texts = 2
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        query, *documents = map(text_of, messages)
+        query, *documents = map(join_message_text, messages)
         return {"query": query, "documents": documents}
 
     def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from .answer import Completion
+from .answer import ResponseAccumulator
 
 Messages = list[dict[str, Any]]
 """Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""
@@ -53,7 +53,7 @@ class Protocol(ABC, Generic[M]):
         return asked
 
     @abstractmethod
-    def event(self, answer: Completion, message: M, data: bytes) -> bool:
+    def event(self, answer: ResponseAccumulator, message: M, data: bytes) -> bool:
         """One event of a stream, into the answer. True if it is a chunk: it brought output.
 
         Called when there is time, perhaps long after the bytes were stamped. ``[DONE]``, empty events and those of type
@@ -65,7 +65,7 @@ class Protocol(ABC, Generic[M]):
         text is another such chunk. Empty: it is none, or not to be told cheaply."""
         return b"", b""
 
-    def whole(self, answer: Completion, body: bytes) -> None:
+    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
         """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an event is."""
         if (message := answer.read(self.decode, body)) is not None:
             self.event(answer, message, body)
@@ -105,7 +105,7 @@ class Protocol(ABC, Generic[M]):
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def function_of(tool: Any) -> dict[str, Any] | None:
+def read_tool_function(tool: Any) -> dict[str, Any] | None:
     """Of one of chat's ``tools``, flat or not; None: it is no function."""
     if not isinstance(tool, dict) or tool.get("type", "function") != "function" or "input_schema" in tool:
         return None
@@ -113,19 +113,19 @@ def function_of(tool: Any) -> dict[str, Any] | None:
     return {name: value for name, value in function.items() if name != "type"} if isinstance(function, dict) else None
 
 
-def name_of(choice: Any) -> Any:
+def read_tool_choice_name(choice: Any) -> Any:
     """Of the function that a ``tool_choice`` of chat names; None: it names none."""
     function = choice.get("function", choice) if isinstance(choice, dict) and choice.get("type") == "function" else None
     return function.get("name") if isinstance(function, dict) else None
 
 
-def schema_of(form: Any) -> dict[str, Any] | None:
+def read_response_schema(form: Any) -> dict[str, Any] | None:
     """What a ``response_format`` of chat has of a JSON schema: ``name``, ``schema``, ...; None: it has none."""
     inner = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
     return inner if isinstance(inner, dict) else None
 
 
-def text_of(message: dict[str, Any]) -> str:
+def join_message_text(message: dict[str, Any]) -> str:
     """Its text, without the parts that are none."""
     content = message.get("content")
     if isinstance(content, str):

@@ -6,10 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer import Completion, Count, Index, error_line, reason_in
+from .answer import Count, Index, ResponseAccumulator, error_line, read_finish_reason
 from .content import has_text
 from .error_forms import is_error
-from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
+from .protocol import (
+    NO_PARAMETERS,
+    Messages,
+    Protocol,
+    join_message_text,
+    read_response_schema,
+    read_tool_choice_name,
+    read_tool_function,
+)
 
 
 class InputDetails(msgspec.Struct, gc=False):
@@ -20,7 +28,7 @@ class OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: Count = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ResponsesUsage(msgspec.Struct, gc=False):
     input_tokens: Count = None
     output_tokens: Count = None
     total_tokens: Count = None
@@ -28,19 +36,19 @@ class Usage(msgspec.Struct, gc=False):
     output_tokens_details: OutputDetails | None = None
 
 
-class Part(msgspec.Struct, gc=False):
+class OutputPart(msgspec.Struct, gc=False):
     """Of an item: a text or a refusal."""
 
     text: Any = None
     refusal: Any = None
 
 
-class Item(msgspec.Struct, gc=False):
+class OutputItem(msgspec.Struct, gc=False):
     """Of the output: a message, reasoning or a tool call."""
 
     type: str | None = None
-    content: list[Part] | None = None
-    summary: list[Part] | None = None
+    content: list[OutputPart] | None = None
+    summary: list[OutputPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: Any = None
@@ -57,36 +65,36 @@ class Item(msgspec.Struct, gc=False):
         return self.arguments or self.input or ""
 
 
-class Incomplete(msgspec.Struct, gc=False):
+class IncompleteDetails(msgspec.Struct, gc=False):
     reason: Any = None
 
 
-class Response(msgspec.Struct, gc=False):
+class ResponseObject(msgspec.Struct, gc=False):
     """A whole answer; the last event of a stream has it too."""
 
     id: Any = None
     status: str | None = None
-    output: list[Item] | None = None
-    usage: Usage | None = None
+    output: list[OutputItem] | None = None
+    usage: ResponsesUsage | None = None
     error: Any = None
-    incomplete_details: Incomplete | None = None
+    incomplete_details: IncompleteDetails | None = None
     metrics: msgspec.Raw = msgspec.Raw()
     """Of vLLM: core.server_times reads them, when the answer is over."""
 
 
-class Event(msgspec.Struct, gc=False):
+class ResponsesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
     object: Any = None
     delta: Any = None
     output_index: Index = None
-    item: Item | None = None
+    item: OutputItem | None = None
     arguments: Any = None
     input: Any = None
     text: Any = None
     refusal: Any = None
-    response: Response | None = None
+    response: ResponseObject | None = None
     error: Any = None
     message: Any = None
 
@@ -113,37 +121,41 @@ REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 """Why an answer is incomplete, in the words of chat completions."""
 
 
-class Responses(Protocol[Event]):
+class ResponsesProtocol(Protocol[ResponsesEvent]):
     path = "/v1/responses"
     operation = "chat"
     takes = ("image", "audio")
     length_fields = ("max_output_tokens",)
     least_tokens = 16  # of OpenAI
-    decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
-    decode_whole: Callable[[bytes], Response] = staticmethod(msgspec.json.Decoder(Response).decode)
+    decode: Callable[[bytes], ResponsesEvent] = staticmethod(msgspec.json.Decoder(ResponsesEvent).decode)
+    decode_whole: Callable[[bytes], ResponseObject] = staticmethod(msgspec.json.Decoder(ResponseObject).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """System messages at the beginning are instructions, which each request has: vLLM drops those of earlier turns from
         what it keeps."""
-        systems = leading_systems(messages)
+        systems = leading_system_messages(messages)
         items = [item for message in messages[len(systems) :] for item in _items(message)]
         if not items:
             return {"input": [item for message in messages for item in _items(message)]}
-        return {"instructions": "\n\n".join(map(text_of, systems)), "input": items} if systems else {"input": items}
+        return (
+            {"instructions": "\n\n".join(map(join_message_text, systems)), "input": items}
+            if systems
+            else {"input": items}
+        )
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
         found = dict(asked)
         if isinstance(tools := asked.get("tools"), list):
             found["tools"] = [_tool(tool) for tool in tools]
-        if name := name_of(asked.get("tool_choice")):
+        if name := read_tool_choice_name(asked.get("tool_choice")):
             found["tool_choice"] = {"type": "function", "name": name}
         if isinstance(form := asked.get("response_format"), dict):
             del found["response_format"]
             plain = {name: value for name, value in form.items() if name != "json_schema"}
-            found["text"] = {**(asked.get("text") or {}), "format": {**plain, **(schema_of(form) or {})}}
+            found["text"] = {**(asked.get("text") or {}), "format": {**plain, **(read_response_schema(form) or {})}}
         return found
 
-    def event(self, answer: Completion, message: Event, data: bytes) -> bool:
+    def event(self, answer: ResponseAccumulator, message: ResponsesEvent, data: bytes) -> bool:
         kind = message.type
         if kind == TEXT:
             return answer.add_text(message.delta)
@@ -177,7 +189,7 @@ class Responses(Protocol[Event]):
             answer.look_for_error(data)
         return False
 
-    def whole(self, answer: Completion, body: bytes) -> None:
+    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
         response = answer.read(self.decode_whole, body)
         if response is None:
             return
@@ -190,7 +202,7 @@ class Responses(Protocol[Event]):
         _ended(answer, response, body)
 
 
-def _call(answer: Completion, index: Index, item: Item, *, begins: bool) -> bool:
+def _call(answer: ResponseAccumulator, index: Index, item: OutputItem, *, begins: bool) -> bool:
     """An item that begins, or that has ended: then it brings what no event has brought before."""
     if begins or index not in answer.calls:
         return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
@@ -199,7 +211,7 @@ def _call(answer: Completion, index: Index, item: Item, *, begins: bool) -> bool
     return False
 
 
-def _items_of(answer: Completion, response: Response) -> bool:
+def _items_of(answer: ResponseAccumulator, response: ResponseObject) -> bool:
     """All of the output at once, but for reasoning that came before; whether there is any."""
     reasoned = answer.content
     for index, item in enumerate(response.output or ()):
@@ -208,7 +220,7 @@ def _items_of(answer: Completion, response: Response) -> bool:
     return answer.visible or (answer.content and not reasoned)
 
 
-def _whole(answer: Completion, index: int, item: Item) -> None:
+def _whole(answer: ResponseAccumulator, index: int, item: OutputItem) -> None:
     if item.is_call:
         answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
     for part in item.summary or ():
@@ -221,7 +233,7 @@ def _whole(answer: Completion, index: int, item: Item) -> None:
             answer.add_refusal(part.refusal)
 
 
-def _ended(answer: Completion, response: Response, data: bytes, *, status: str | None = None) -> None:
+def _ended(answer: ResponseAccumulator, response: ResponseObject, data: bytes, *, status: str | None = None) -> None:
     """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one.
     ``status``: where it has none."""
     status = response.status or status
@@ -240,7 +252,7 @@ def _ended(answer: Completion, response: Response, data: bytes, *, status: str |
         return
     answer.response_id = response.id if isinstance(response.id, str) and response.id else None
     details = response.incomplete_details
-    if details is not None and (why := reason_in(details.reason)):
+    if details is not None and (why := read_finish_reason(details.reason)):
         answer.finish(REASONS.get(why, why))
     elif status == "incomplete":
         answer.finish("length")
@@ -252,23 +264,23 @@ def _ended(answer: Completion, response: Response, data: bytes, *, status: str |
 # -- the input ---------------------------------------------------------------------------------------------------------
 
 
-def leading_systems(messages: Messages) -> Messages:
+def leading_system_messages(messages: Messages) -> Messages:
     return list(takewhile(lambda message: message.get("role") == "system", messages))
 
 
-def continued(messages: Messages, lost: str | None = None) -> tuple[str | None, Messages]:
+def split_at_stored_response(messages: Messages, lost: str | None = None) -> tuple[str | None, Messages]:
     """(id of the last answer of the server that has one, messages to send with it: those since then, and the system's);
     (None, all of them) where no answer has one, or it is ``lost``, or nothing came since then."""
     for index in range(len(messages) - 1, -1, -1):
         if id_ := messages[index].get(RESPONSE_ID):
             news = messages[index + 1 :]
-            return (id_, leading_systems(messages) + news) if news and id_ != lost else (None, messages)
+            return (id_, leading_system_messages(messages) + news) if news and id_ != lost else (None, messages)
     return None, messages
 
 
 def _tool(tool: Any) -> Any:
     """Flat; as in chat it is not strict unless it says so, which here is the default."""
-    function = function_of(tool)
+    function = read_tool_function(tool)
     return tool if function is None else {"type": "function", "parameters": NO_PARAMETERS, "strict": False, **function}
 
 
@@ -276,10 +288,16 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The items of the input that are one message of a chat; reasoning is left out, as it needs an id of the server's."""
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": text_of(message)}]
+        return [
+            {
+                "type": "function_call_output",
+                "call_id": message.get("tool_call_id"),
+                "output": join_message_text(message),
+            }
+        ]
     items: list[dict[str, Any]] = []
     if role == "assistant":
-        if text := text_of(message):  # llama.cpp takes an answer in this form only
+        if text := join_message_text(message):  # llama.cpp takes an answer in this form only
             part = {"type": "output_text", "text": text, "annotations": []}
             items.append({"type": "message", "role": role, "status": "completed", "content": [part]})
     else:

@@ -24,19 +24,19 @@ CACHED: Final = "cached_tokens"
 
 
 # gc=False: they hold no cycles, and objects of each event would keep the garbage collector busy
-class Details(msgspec.Struct, gc=False):
+class UsageDetails(msgspec.Struct, gc=False):
     reasoning_tokens: Count = None
     cached_tokens: Count = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ChatUsage(msgspec.Struct, gc=False):
     """As chat completions have it. Some servers write the names of Responses instead, or both, one of them with zeros."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
     total_tokens: Count = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
+    prompt_tokens_details: UsageDetails | None = None
+    completion_tokens_details: UsageDetails | None = None
     input_tokens: Count = None
     output_tokens: Count = None
     cached_tokens: Count = None
@@ -78,7 +78,9 @@ class TokenCounts:
         self.strange: dict[str, str] = {}
         """Counts that cannot be one, as the server wrote them last, by their names in a record."""
 
-    def settled(self, *, answered: bool, visible: bool, reasoned: bool, chunks: int, still: bool = False) -> "Settled":
+    def settled(
+        self, *, answered: bool, visible: bool, reasoned: bool, chunks: int, still: bool = False
+    ) -> "SettledCounts":
         """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some of it is the answer,
         ``reasoned``: and some the reasoning, as it was made; ``still``: the count came with each chunk, and never grew."""
         rejected = {name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])}
@@ -96,10 +98,10 @@ class TokenCounts:
             rejected[OUTPUT], written = str(written), None
         if cached is not None and read is not None and cached > read:
             rejected[CACHED], cached = str(cached), None
-        return Settled(read, written, thought, cached, tuple(sorted(rejected.items())))
+        return SettledCounts(read, written, thought, cached, tuple(sorted(rejected.items())))
 
 
-class Settled:
+class SettledCounts:
     """The counts of an answer that are taken, and those that are not."""
 
     __slots__ = ("cached", "input", "output", "reasoning", "rejected")
@@ -133,7 +135,7 @@ def _with_reasoning(counts: TokenCounts, written: int, thought: int | None, *, r
     return written
 
 
-def count(value: Any) -> int | None:
+def parse_token_count(value: Any) -> int | None:
     """A number of tokens, if it can be one."""
     if value.__class__ is int:
         return value if 0 <= value < MAX_COUNT else None
@@ -151,9 +153,9 @@ def _written(value: Any) -> str:
     return f"{value:g}" if -MAX_COUNT < value < MAX_COUNT else "out of range"
 
 
-def take(counts: TokenCounts, field: str, name: str, value: Any) -> None:
+def take_token_count(counts: TokenCounts, field: str, name: str, value: Any) -> None:
     """One count that the server wrote."""
-    now = count(value)
+    now = parse_token_count(value)
     if value == "":
         return
     if now is None:

@@ -17,7 +17,7 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
-from locust_llm.core.engine_metrics import History
+from locust_llm.core.engine_metrics import EngineHistory
 from locust_llm.core.record import RETRIED, Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
@@ -26,42 +26,42 @@ from locust_llm.core.storage import (
     RECORDS,
     RUN,
     RecordFile,
-    Unread,
+    UnreadLines,
+    decode_readable_run,
+    encode_run_json,
     read_history,
     read_run,
-    readable_run,
-    replace,
-    run_json,
+    replace_file,
 )
-from locust_llm.core.text import clean
-from locust_llm.report.analysis.columns import Columns, frames
-from locust_llm.report.analysis.interference import interference, sampled_share
-from locust_llm.report.analysis.occupancy import Occupancy, occupancy
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.text import clean_line
+from locust_llm.report.analysis.columns import RequestColumns, make_data_frames
+from locust_llm.report.analysis.interference import choose_sampled_share, measure_interference
+from locust_llm.report.analysis.occupancy import Occupancy, compute_occupancy
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.sweep import axis_of, ended_by_time, sweep_summary
-from locust_llm.report.document.remarks import NOTHING_RECORDED, incomplete
+from locust_llm.report.analysis.sweep import find_sweep_axis, is_ended_by_time, summarise_sweep
+from locust_llm.report.document.remarks import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.plots import svg as drawing
-from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene, span_of
+from locust_llm.report.plots.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
 from . import text as tables
-from .html import page
+from .html import render_report_page
 from .kinds import Experiment, read_experiment
-from .pareto.energy import energy_of
-from .plus_minus import certified
-from .prefix_cache import cached_by_metrics, prefix_cache
-from .published.check import validity
+from .pareto.energy import measure_run_energy
+from .plus_minus import add_measurement_errors
+from .prefix_cache import find_cached_share, measure_prefix_cache
+from .published.check import check_validity
 from .read_columns import read_columns
-from .reading import reader_of
-from .sessions import sessions
+from .reading import load_reading_pace
+from .sessions import summarise_sessions
 from .spans import SpansRefused as SpansRefused
-from .spans import join_file
-from .speculation import speculation
-from .tenants import tenants_of
-from .waterfall.histograms import with_histograms
-from .waterfall.waterfall import frame, waterfall
+from .spans import join_spans_file
+from .speculation import measure_speculation
+from .tenants import summarise_tenants
+from .waterfall.histograms import add_server_histograms
+from .waterfall.waterfall import attribute_latencies, make_parts_frame
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -92,21 +92,21 @@ class Results:
         """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that it has in ``requests``.
         Attempts that were tried again are in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
-        found = frame(columns, read_spans(self.folder).times, self.run)
+        found = make_parts_frame(columns, read_spans(self.folder).times, self.run)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         found = found.iloc[: len(ids)].set_index(ids.index)  # a run that goes on has more records now
         found.insert(0, "id", ids)
         return found
 
 
-def write(folder: Path | str, run: Run) -> Summary:
+def write_reports(folder: Path | str, run: Run) -> Summary:
     """Make every file of a run's folder from its profile_export.jsonl and what is known of the run. Raises OSError where the
     records cannot be read; a file that cannot be made is named in ``Summary.unmade``."""
     folder = Path(folder)
     return _write(folder, run, *read_columns(folder / RECORDS, run.settings.reader))[0]
 
 
-def remake(
+def remake_reports(
     folder: Path | str,
     *,
     stages: bool = False,
@@ -124,7 +124,7 @@ def remake(
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
     if spans is not None:
-        run = replaced(run, spans=join_file(folder, spans, run.trace))
+        run = replaced(run, spans=join_spans_file(folder, spans, run.trace))
     return _write(folder, run, columns, unread, stages=stages, blames=blames)
 
 
@@ -132,11 +132,11 @@ def read(folder: Path | str) -> Results:
     """The records of a run's folder as DataFrames. Writes nothing."""
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
-    requests, gaps = frames(file, reader_of(folder))
+    requests, gaps = make_data_frames(file, load_reading_pace(folder))
     return Results(requests, gaps, _run(folder, requests)[0], file.unread.count, folder)
 
 
-def draw(
+def draw_timeline(
     folder: Path | str, start: float | None = None, end: float | None = None, rows: int = MAX_ROWS, title: str = ""
 ) -> str:
     """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds after its start. Raises
@@ -150,18 +150,18 @@ def draw(
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
-    span = None if start is None and end is None else span_of(columns.requests, run, start, end)
-    shown = scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
+    span = None if start is None and end is None else resolve_span(columns.requests, run, start, end)
+    shown = find_scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
     if shown is None or not shown.records:
         raise ValueError(f"nothing to draw in {folder}: no request of the profiling phase was sent")
-    return drawing.drawing(shown, run, title)
+    return drawing.draw_timeline_svg(shown, run, title)
 
 
 def _write(
     folder: Path,
     run: Run,
-    columns: Columns,
-    unread: Unread,
+    columns: RequestColumns,
+    unread: UnreadLines,
     *,
     stages: bool = False,
     blames: Sequence[str] = (),
@@ -173,21 +173,26 @@ def _write(
     try:
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     except Exception as error:  # unexpected facts must not hide the records
-        run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
+        run = replaced(
+            _unknown(folder, columns.requests), unread=(f"run.json cannot be used ({describe_failure(error)})",)
+        )
         del unmade[before:]
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     records = RecordFile(folder / RECORDS)
-    by_metrics = cached_by_metrics(history, run)
+    by_metrics = find_cached_share(history, run)
     summary = replaced(summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics))
-    reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, by_metrics, run))
-    by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
+    reuse = _made("the shares of the prefix cache", unmade, lambda: measure_prefix_cache(records, by_metrics, run))
+    by_tenant = _made("the service of the tenants", unmade, lambda: summarise_tenants(columns.requests, run, records))
     summary = replaced(
-        summary, speculation=tuple(speculation(history, run, columns.requests)), prefix_cache=reuse, tenants=by_tenant
+        summary,
+        speculation=tuple(measure_speculation(history, run, columns.requests)),
+        prefix_cache=reuse,
+        tenants=by_tenant,
     )
-    power = _made("the energy of a token", unmade, lambda: energy_of(summary, run, history))
-    summary = replaced(summary, waterfall=with_histograms(summary.waterfall, history, run), energy=power)
+    power = _made("the energy of a token", unmade, lambda: measure_run_energy(summary, run, history))
+    summary = replaced(summary, waterfall=add_server_histograms(summary.waterfall, history, run), energy=power)
     _make_files(folder, run, columns, levels, history, summary, unmade)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
@@ -195,9 +200,9 @@ def _write(
 def _make_files(
     folder: Path,
     run: Run,
-    columns: Columns,
+    columns: RequestColumns,
     levels: Occupancy,
-    history: History,
+    history: EngineHistory,
     summary: Summary,
     unmade: list[str],
 ) -> None:
@@ -209,32 +214,37 @@ def _make_files(
             if (data := content()) is None:
                 (folder / name).unlink(missing_ok=True)
             else:
-                replace(folder / name, data)
+                replace_file(folder / name, data)
         except Exception as error:
-            unmade.append(f"{name} could not be made: {reason(error)}")
+            unmade.append(f"{name} could not be made: {describe_failure(error)}")
 
     def table() -> bytes:
-        return tables.markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
+        return tables.render_markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
 
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
-        return page(known, run, columns, levels, shown, unmade, history, _example(folder, summary)).encode()
+        return render_report_page(
+            known, run, columns, levels, shown, unmade, history, _example(folder, summary)
+        ).encode()
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
-    make("profile_export_aiperf.json", lambda: export.summary_json(summary, run))
-    make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
+    make("profile_export_aiperf.json", lambda: export.export_summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: export.export_summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
-        make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
+        make("sweep.csv", lambda: export.export_sweep_csv(sweep).encode())
     if (compared := summary.paired) is not None:
         make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
-    make("junit.xml", lambda: export.xml(summary, run) if summary.slos else None)
-    shown: Scene | None = None
+    make("junit.xml", lambda: export.export_junit_xml(summary, run) if summary.slos else None)
+    shown: TimelineScene | None = None
     try:
-        shown = scene(columns, run, RecordFile(folder / RECORDS).since)
+        shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)
     except Exception as error:
-        unmade.append(f"there is no timeline: {reason(error)}")
-    make(TIMELINE_FILE, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
+        unmade.append(f"there is no timeline: {describe_failure(error)}")
+    make(
+        TIMELINE_FILE,
+        lambda: drawing.draw_timeline_svg(shown, run).encode() if shown is not None and shown.records else None,
+    )
     before = len(unmade)
     make(HTML_FILE, html)
     if len(unmade) > before:  # its own notes name what it could not show
@@ -245,12 +255,12 @@ def _make_files(
         make(SUMMARY_FILE, table)
 
 
-def _history(folder: Path, unmade: list[str]) -> History:
+def _history(folder: Path, unmade: list[str]) -> EngineHistory:
     try:
         return read_history(folder)
     except OSError as error:
-        unmade.append(f"the server's metrics could not be read: {reason(error)}")
-        return History()
+        unmade.append(f"the server's metrics could not be read: {describe_failure(error)}")
+        return EngineHistory()
 
 
 def _example(folder: Path, summary: Summary) -> list[Record]:
@@ -262,25 +272,25 @@ def _example(folder: Path, summary: Summary) -> list[Record]:
 def _summary(
     folder: Path,
     run: Run,
-    columns: Columns,
-    unread: Unread,
+    columns: RequestColumns,
+    unread: UnreadLines,
     unmade: list[str],
     stages: bool,
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Occupancy]:
     staged = (run.stages or (run.settings.sweep and run.stage is None)) and not run.settings.compares
     sweep = _sweep(folder, run, stages) if staged else None
-    levels = occupancy(columns.requests, run.limits)
+    levels = compute_occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     experiment: Experiment | None = None
     beside = None
     try:
         experiment = read_experiment(records)
         if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
-            beside = interference(columns, levels, records.evenly(sampled_share(columns)))
+            beside = measure_interference(columns, levels, records.evenly(choose_sampled_share(columns)))
     except Exception as error:
-        unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
-    summary = summarise(columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons)
+        unmade.append(f"the interference of prefills with decodes could not be computed: {describe_failure(error)}")
+    summary = summarise_run(columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons)
     if (
         experiment is None
         and not (staged and sweep is not None and not sweep.repeats)
@@ -290,22 +300,22 @@ def _summary(
         parts = _made(
             "the parts of the requests' time",
             unmade,
-            lambda: waterfall(columns, read_spans(folder).times, run, records.since, blames),
+            lambda: attribute_latencies(columns, read_spans(folder).times, run, records.since, blames),
         )
         summary = replaced(summary, waterfall=parts)
     if (columns.requests["turn"] > 0).any():
-        summary = replaced(summary, sessions=sessions(records, "profiling"))
-    summary = certified(summary, columns, run)
-    by_rules = _made("whether it is valid by published rules", unmade, lambda: validity(summary, run))
+        summary = replaced(summary, sessions=summarise_sessions(records, "profiling"))
+    summary = add_measurement_errors(summary, columns, run)
+    by_rules = _made("whether it is valid by published rules", unmade, lambda: check_validity(summary, run))
     return replaced(summary, validity=by_rules), levels
 
 
-def summarised(folder: Path) -> tuple[Summary, Run]:
+def summarise_folder(folder: Path) -> tuple[Summary, Run]:
     """What a run came to, from its records; its own files stay as they are. Raises OSError."""
     columns, unread = read_columns(folder / RECORDS)
     run, _ = _run(folder, columns.requests)
     summary, _ = _summary(folder, run, columns, unread, [], False)
-    return replaced(summary, energy=energy_of(summary, run, read_history(folder))), run
+    return replaced(summary, energy=measure_run_energy(summary, run, read_history(folder))), run
 
 
 def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
@@ -313,21 +323,21 @@ def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
     try:
         return make()
     except Exception as error:
-        unmade.append(f"{what} could not be computed: {reason(error)}")
+        unmade.append(f"{what} could not be computed: {describe_failure(error)}")
     return None
 
 
 def _facts(run: Run, summary: Summary) -> bytes:
     plus_minus = {row.tag: row.plus_minus for row in summary.rows if row.plus_minus}
     found = {name: getattr(summary, name) for name in FACTS}
-    return run_json(run, plus_minus=plus_minus, **found, definitions=DEFINITIONS)
+    return encode_run_json(run, plus_minus=plus_minus, **found, definitions=DEFINITIONS)
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
     """From the folders of the stages. A stage that cannot be read is named, and the others count."""
     found, missing = [], []
     for stage in run.stages:
-        name = f"stage {stage.number} ({axis_of(run)} {stage.value:g})"
+        name = f"stage {stage.number} ({find_sweep_axis(run)} {stage.value:g})"
         try:
             found.append(made := _stage(folder / "stages" / str(stage.number), again))
         except FileNotFoundError:
@@ -336,13 +346,13 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
             why = getattr(error, "strerror", None) or error
             missing.append(f"{name} is left out: its run.json cannot be read ({why}).")
         except Exception as error:
-            missing.append(f"{name} is left out: {reason(error)}.")
+            missing.append(f"{name} is left out: {describe_failure(error)}.")
         else:
-            lost = incomplete(made[1], made[0])
-            if ended_by_time(run, stage) and any(summary.conditions.requests for _, summary in found):
+            lost = list_missing_parts(made[1], made[0])
+            if is_ended_by_time(run, stage) and any(summary.conditions.requests for _, summary in found):
                 lost = tuple(why for why in lost if why != NOTHING_RECORDED)  # there was no time for any
             missing += [f"{name}: {why}." for why in lost]
-    return sweep_summary(run, found, missing)
+    return summarise_sweep(run, found, missing)
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
@@ -378,7 +388,7 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
         why = f"run.json cannot be read ({error.strerror or error})"
     except ValueError as error:
         try:
-            return readable_run(folder, unknown), True
+            return decode_readable_run(folder, unknown), True
         except (OSError, ValueError):
             why = f"run.json cannot be read ({error})"
     return replaced(unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)), True
@@ -392,10 +402,10 @@ def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
     return Run(name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models))
 
 
-def reason(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """In one line; of an unexpected error with its place in this program."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == OWN_FOLDER]
     place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
-    return f"{type(error).__name__}: {clean(str(error))[:200]}{place}"
+    return f"{type(error).__name__}: {clean_line(str(error))[:200]}{place}"

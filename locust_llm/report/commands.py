@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core import storage
-from locust_llm.core.ci_log import say_commands
-from locust_llm.core.text import many, say
+from locust_llm.core.ci_log import print_ci_commands
+from locust_llm.core.text import format_count, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 
 from . import build, comparison, ending
@@ -21,9 +21,9 @@ from . import text as tables
 from .ci import workflow
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
-from .result import report_result
+from .result import make_report_result
 from .unended import add_journaled
-from .waterfall.waterfall import explained_by
+from .waterfall.waterfall import parse_explained_metric
 
 WEATHER: Final = """\
 These runs came one after the other: what changed between them on the server, the machine or the network looks like a
@@ -62,7 +62,7 @@ def _report_options() -> argparse.ArgumentParser:
     return parser
 
 
-def report(words: list[str]) -> int:
+def run_report_command(words: list[str]) -> int:
     """Make the reports of a run again from its records."""
     folder = (options := _report_options().parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
@@ -71,34 +71,34 @@ def report(words: list[str]) -> int:
         return fail(f"there is no {missing[0]}")
     try:
         for text in options.blame:
-            explained_by(text)
+            parse_explained_metric(text)
     except ValueError as error:
         return fail(f"--blame {error}")
     try:
         if options.records:
             _add(folder, options.records)
         add_journaled(folder)
-        summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
+        summary, facts = build.remake_reports(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:
         status = ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
-        return fail(f"the report of {folder} could not be made: {build.reason(error)}", status)
+        return fail(f"the report of {folder} could not be made: {build.describe_failure(error)}", status)
     if options.spans:
         print(f"{options.spans}: {facts.spans}", file=sys.stderr)
     try:
-        workflow.tell(summary, facts, folder, os.environ)
+        workflow.write_workflow_outputs(summary, facts, folder, os.environ)
     except (OSError, ValueError) as error:
-        note = f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: {build.reason(error)}."
+        note = f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: {build.describe_failure(error)}."
         facts = replace(facts, notes=(*facts.notes, note))
-    width = ending.columns()
-    result = report_result(
-        summary, facts, ending.ending(summary, facts, folder, width),
-        f"{tables.console(summary, facts, folder, width)}\n", workflow.announcement(summary, facts, os.environ),
+    width = ending.find_console_width()
+    result = make_report_result(
+        summary, facts, ending.format_ending(summary, facts, folder, width),
+        f"{tables.render_console(summary, facts, folder, width)}\n", workflow.make_announcement(summary, facts, os.environ),
     )  # fmt: skip
     if options.json:
-        say(f"{msgspec.json.encode(result).decode()}\n")
+        print_safely(f"{msgspec.json.encode(result).decode()}\n")
     else:
-        say(result.tables if options.verbose else result.text)
-        say_commands(result.annotations)
+        print_safely(result.tables if options.verbose else result.text)
+        print_ci_commands(result.annotations)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
 
 
@@ -107,13 +107,13 @@ def _add(folder: Path, files: Sequence[Path]) -> None:
     added = sum(storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files)
     with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
         run = storage.read_run(folder)
-        note = f"{many(added, 'record')} that had not reached the master were added from other hosts"
+        note = f"{format_count(added, 'record')} that had not reached the master were added from other hosts"
         if added:
             lost = max(0, run.records_lost - added)
             storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
 
 
-def figure(words: list[str]) -> int:
+def run_figure_command(words: list[str]) -> int:
     """Draw a timeline of a run."""
     parser = argparse.ArgumentParser(
         prog="locust-llm figure",
@@ -134,23 +134,23 @@ def figure(words: list[str]) -> int:
     options = parser.parse_args(words)
     files = options.output or [options.folder / build.TIMELINE_FILE]
     try:
-        formats = [drawing.format_of(path.name) for path in files]
-        svg = build.draw(options.folder, options.start, options.end, options.requests, options.title)
+        formats = [drawing.choose_image_format(path.name) for path in files]
+        svg = build.draw_timeline(options.folder, options.start, options.end, options.requests, options.title)
         drawn = [to_bytes(svg) for to_bytes in formats]
         for path, data in zip(files, drawn, strict=True):
             try:
-                storage.replace(path, data)
+                storage.replace_file(path, data)
             except OSError as error:
                 raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"{options.folder} cannot be drawn: {build.reason(error)}")
-    say("".join(f"{path}\n" for path in files))
+        return fail(f"{options.folder} cannot be drawn: {build.describe_failure(error)}")
+    print_safely("".join(f"{path}\n" for path in files))
     return ExitStatus.OK
 
 
-def compare(words: list[str], page: Callable[[comparison.Comparison], str]) -> int:
+def run_compare_command(words: list[str], page: Callable[[comparison.Comparison], str]) -> int:
     """Compare runs with the first of them. ``page``: makes the HTML."""
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
@@ -166,18 +166,22 @@ def compare(words: list[str], page: Callable[[comparison.Comparison], str]) -> i
     parser.add_argument("--verbose", action="store_true", help="print all figures")
     options = parser.parse_args(words)
     try:
-        found = comparison.compared([options.base, *options.runs])
+        found = comparison.compare_folders([options.base, *options.runs])
         if options.html:
-            storage.replace(options.html, page(found).encode())
+            storage.replace_file(options.html, page(found).encode())
         if options.markdown:
-            storage.replace(options.markdown, comparison.markdown(found).encode())
+            storage.replace_file(options.markdown, comparison.render_comparison_markdown(found).encode())
         if options.json:
-            storage.replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        width = ending.columns()
-        text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
+            storage.replace_file(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        width = ending.find_console_width()
+        text = (
+            f"{comparison.render_comparison_console(found, width)}\n{WEATHER}\n"
+            if options.verbose
+            else ending.format_comparison_ending(found, width)
+        )
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"these runs cannot be compared: {build.reason(error)}")
-    say(text)
+        return fail(f"these runs cannot be compared: {build.describe_failure(error)}")
+    print_safely(text)
     return ExitStatus.OK

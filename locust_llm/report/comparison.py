@@ -12,23 +12,29 @@ from msgspec.structs import replace
 from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.storage import read_history
 from locust_llm.core.sweep import AXES
-from locust_llm.core.text import compared as in_same_digits
-from locust_llm.core.text import cut
-from locust_llm.report.analysis.baseline import MAX_CACHED_DIFFERENCE, LoadedRun, condition_changes, load, work
-from locust_llm.report.analysis.compare import Change, change, possible_ends
-from locust_llm.report.analysis.goodput import good_request
-from locust_llm.report.analysis.selection import ratio
-from locust_llm.report.analysis.sweep import axis_of
-from locust_llm.report.document.blocks import Block, Heading, Table, Text
-from locust_llm.report.document.delivery import overloaded
+from locust_llm.core.text import format_comparison as in_same_digits
+from locust_llm.core.text import truncate_text
+from locust_llm.report.analysis.baseline import (
+    MAX_CACHED_DIFFERENCE,
+    LoadedRun,
+    describe_work,
+    find_condition_differences,
+    load_run,
+)
+from locust_llm.report.analysis.compare import MetricChange, measure_change, possible_ends
+from locust_llm.report.analysis.goodput import define_good_request
+from locust_llm.report.analysis.selection import ratio_of_sums
+from locust_llm.report.analysis.sweep import find_sweep_axis
+from locust_llm.report.document.blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.document.delivery import describe_overload
 from locust_llm.report.document.remarks import SIMULATED
-from locust_llm.report.prefix_cache import cached_by_metrics
-from locust_llm.report.results.work import other_work
+from locust_llm.report.prefix_cache import find_cached_share
+from locust_llm.report.results.work import find_work_differences
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
-from .text import WIDTH, as_markdown, as_plain
+from .text import WIDTH, render_markdown_blocks, render_plain_blocks
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16
@@ -62,7 +68,7 @@ NOTES: Final = (
 )
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of two runs, in ``unit``; None where it is absent, and ``note`` says why."""
 
     metric: str
@@ -86,26 +92,26 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Against(msgspec.Struct, frozen=True, kw_only=True):
+class StagePair(msgspec.Struct, frozen=True, kw_only=True):
     """Two stages of one value."""
 
     value: float
-    lines: tuple[Line, ...]
+    lines: tuple[ComparisonLine, ...]
     warnings: tuple[str, ...]
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
+class RunPair(msgspec.Struct, frozen=True, kw_only=True):
     """A run against the base."""
 
     folder: str
     warnings: tuple[str, ...]
     """Problems of its folder, and each condition in which the two differ."""
-    lines: tuple[Line, ...]
+    lines: tuple[ComparisonLine, ...]
     """Empty for two sweeps of the same: they are compared stage by stage."""
     other_work: str = ""
     """Why there is no difference; empty: there are."""
     axis: str = ""
-    stages: tuple[Against, ...] = ()
+    stages: tuple[StagePair, ...] = ()
     alone: tuple[str, ...] = ()
     """Stages that only one of them has, in words."""
 
@@ -117,74 +123,76 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     simulated: bool
     warnings: tuple[str, ...]
-    runs: tuple[Pair, ...]
+    runs: tuple[RunPair, ...]
 
 
-def compared(folders: Sequence[Path]) -> Comparison:
+def compare_folders(folders: Sequence[Path]) -> Comparison:
     """The first is the base. Raises ValueError of one sentence for a folder that holds no run."""
-    base = load(folders[0])
+    base = load_run(folders[0])
     pairs, simulated = [], _simulated(base)
     for folder in folders[1:]:
-        run = load(folder)
+        run = load_run(folder)
         simulated |= _simulated(run)
         pairs.append(_pair(base, run))
     return Comparison(base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs))
 
 
-def document(found: Comparison) -> Iterator[Block]:
+def build_comparison_document(found: Comparison) -> Iterator[Block]:
     """In reading order. Nothing in it is escaped yet."""
     yield Heading(f"Compared with {found.base}")
     if found.simulated:
-        yield Text(SIMULATED, loud=True)
-    yield from (Text(f"WARNING: {warning}", loud=True) for warning in found.warnings)
+        yield TextBlock(SIMULATED, loud=True)
+    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in found.warnings)
     for pair in found.runs:
         yield Heading(f"{pair.folder} against {found.base}")
-        yield from against(pair, names_of(found.base, pair.folder))
-    yield from map(Text, NOTES)
+        yield from make_pair_blocks(pair, make_column_titles(found.base, pair.folder))
+    yield from map(TextBlock, NOTES)
 
 
-def against(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
+def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
     """The warnings and figures of one run, under these titles of the two columns."""
     if pair.other_work:
-        yield Text(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
-    yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
+        yield TextBlock(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
+    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
     if pair.lines:
-        yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
+        yield TableBlock(
+            ("Metric", *names, *HEAD), tuple((line.label, *format_line_cells(line)) for line in pair.lines)
+        )
     yield from _notes(pair.lines)
     if pair.axis:
         yield from _by_stage(pair, names)
 
 
-def console(found: Comparison, width: int = WIDTH) -> str:
+def render_comparison_console(found: Comparison, width: int = WIDTH) -> str:
     """The document as plain text, no wider than ``width`` where the numbers allow."""
-    return as_plain(document(found), width)
+    return render_plain_blocks(build_comparison_document(found), width)
 
 
-def markdown(found: Comparison) -> str:
+def render_comparison_markdown(found: Comparison) -> str:
     """The document as GitHub's Markdown."""
-    return as_markdown(document(found))
+    return render_markdown_blocks(build_comparison_document(found))
 
 
-def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
+def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
     axis = _same_sweep(base, run)
     warnings = (*_problems(run), *_differences(base, run))
     if axis:
         stages, alone = _stages(base, run)
-        return Pair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
+        return RunPair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
     lines, other = tuple(_lines(base, run)), _other_work(base, run) or _cache_warmed(base, run)
-    return Pair(folder=str(run.folder), warnings=warnings, lines=_apart(lines) if other else lines, other_work=other)
+    return RunPair(folder=str(run.folder), warnings=warnings, lines=_apart(lines) if other else lines, other_work=other)
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
     """In words; empty where both had the same to do, or where that is not known."""
-    return ", ".join(map(str, other_work(work(base.seen), work(run.seen))))
+    return ", ".join(map(str, find_work_differences(describe_work(base.seen), describe_work(run.seen))))
 
 
 def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
     """That the prefix cache knew the words of one of the two runs, in words; empty: it did not, or nobody knows."""
     if not _same_words(base, run):
         return ""
-    before, after = cached_share(base), cached_share(run)
+    before, after = compute_cached_share(base), compute_cached_share(run)
     if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
         return ""
     return (
@@ -207,7 +215,7 @@ def _seed_of(side: LoadedRun) -> str:
 def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     """What the prefix cache had of the words that both runs sent; nothing where it had none of them."""
     same = f"both runs sent the same words ({_seed_of(run)})"
-    before, after = cached_share(base), cached_share(run)
+    before, after = compute_cached_share(base), compute_cached_share(run)
     if before is None or after is None:
         yield f"{same}, so the prefix cache may have been warm."
     elif round(before, 2) or round(after, 2):
@@ -219,24 +227,24 @@ def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
     return a is not None and a == b
 
 
-def cached_share(side: LoadedRun) -> float | None:
+def compute_cached_share(side: LoadedRun) -> float | None:
     """Of the input tokens, those from the prefix cache, as answers or the server's metrics have it; None: neither does."""
     ok = side.seen.main.outcome(OK)
-    share = ratio(ok["cached_tokens"], ok["input_tokens"])
+    share = ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
     if share is not None:
         return share
     with contextlib.suppress(OSError):
-        return cached_by_metrics(read_history(side.folder), side.seen.run)
+        return find_cached_share(read_history(side.folder), side.seen.run)
     return None
 
 
-def _apart(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _apart(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
     """Beside each other, without differences."""
     nothing = {"difference": None, "difference_percent": None, "low": None, "high": None, "word": "-", "note": ""}
     return tuple(replace(line, **nothing) for line in lines)
 
 
-def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
+def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
     """The main figures: those that such runs have."""
     settings = [side.seen.run.settings for side in (base, run)]
     gated = any(side.seen.run.limits for side in (base, run))
@@ -244,10 +252,10 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
     figures += [(word, p) for word, p in WAITS if gated or (word != "gate_wait" and any(s.open_loop for s in settings))]
     rules = [_rule(word, stat) for word, stat in figures]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
-    good, _ = good_request(settings[0].rules)
-    if good and good_request(settings[1].rules)[0]:
+    good, _ = define_good_request(settings[0].rules)
+    if good and define_good_request(settings[1].rules)[0]:
         rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
-    yield from (_line(rule, change(rule, base.seen, run.seen)) for rule in rules)
+    yield from (_line(rule, measure_change(rule, base.seen, run.seen)) for rule in rules)
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
@@ -256,7 +264,7 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return Rule(word, "<=", 0.0, unit, stat, given=given)
 
 
-def _line(rule: Rule, found: Change) -> Line:
+def _line(rule: Rule, found: MetricChange) -> ComparisonLine:
     measure = BY_WORD[rule.metric]
 
     def shown(value: float | None) -> float | None:
@@ -266,7 +274,7 @@ def _line(rule: Rule, found: Change) -> Line:
     if found.base.value is not None and found.base.worst is None and found.here.worst is None:
         low, high = possible_ends((low, high), found.base.value, rule)
     relative = found.ratio is not None and math.isfinite(found.ratio) and measure.units is not SHARE
-    return Line(
+    return ComparisonLine(
         metric=rule.metric,
         stat=rule.stat,
         label=_label(rule),
@@ -305,7 +313,7 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
         *([f"{side.folder}: {open_} of {count} requests were cut, and count with their age."] if open_ else []),
-        *([f"{side.folder}: overloaded, {overload}."] if (overload := overloaded(side.seen.delivery)) else []),
+        *([f"{side.folder}: overloaded, {overload}."] if (overload := describe_overload(side.seen.delivery)) else []),
     )
 
 
@@ -316,13 +324,13 @@ def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
         return
     if _same_words(base, run) and _same_seed(base, run):
         yield from _cached(base, run)
-    for found in condition_changes(base.seen, run.seen):
+    for found in find_condition_differences(base.seen, run.seen):
         if found.base == found.here:
             yield f"{found.what}: {found.here} in both."
         else:
             yield f"different {found.what}: {found.base} in the base; {found.here} here."
     if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
-        axes = sorted({axis_of(base.seen.run), axis_of(run.seen.run)} & set(AXES))
+        axes = sorted({find_sweep_axis(base.seen.run), find_sweep_axis(run.seen.run)} & set(AXES))
         if axes:
             yield f"stages are not compared: the sweeps have different axes ({' and '.join(axes)})."
 
@@ -336,11 +344,11 @@ def _simulated(side: LoadedRun) -> bool:
 
 def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
     """The axis of two sweeps of the same; empty if they are none."""
-    axes = [axis_of(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
+    axes = [find_sweep_axis(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
     return axes[0] if axes[0] == axes[1] and axes[0] in AXES else ""
 
 
-def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple[str, ...]]:
+def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
     """(stages that both have, a sentence for each that only one has)."""
     numbers = [{stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)]
     alone = [
@@ -351,36 +359,38 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple
     found = []
     for value in sorted(numbers[0].keys() & numbers[1].keys()):
         try:
-            sides = [load(s.folder / "stages" / str(n[value])) for s, n in zip((base, run), numbers, strict=True)]
+            sides = [load_run(s.folder / "stages" / str(n[value])) for s, n in zip((base, run), numbers, strict=True)]
         except (OSError, ValueError) as error:
             alone.append(f"{value:g}: {error}")
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
-        lines = tuple(_line(rule, change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
+        lines = tuple(_line(rule, measure_change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
         lines = _apart(lines) if _other_work(*sides) or _cache_warmed(*sides) else lines
         warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
-        found.append(Against(value=value, lines=lines, warnings=warnings))
+        found.append(StagePair(value=value, lines=lines, warnings=warnings))
     return tuple(found), tuple(alone)
 
 
-def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
+def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
     for i in range(len(STAGE_FIGURES) if pair.stages else 0):
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
-        yield Text(f"{lines[0][1].label}, stage by stage:")
-        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *cells_of(line)) for value, line in lines))
-    yield from (Text(f"Not compared: {alone}.") for alone in pair.alone)
+        yield TextBlock(f"{lines[0][1].label}, stage by stage:")
+        yield TableBlock(
+            (pair.axis, *names, *HEAD), tuple((f"{value:g}", *format_line_cells(line)) for value, line in lines)
+        )
+    yield from (TextBlock(f"Not compared: {alone}.") for alone in pair.alone)
     known = set(pair.warnings)
     for stage in pair.stages:
         for warning in stage.warnings:
             if warning not in known:  # no repetition of what holds for the whole sweeps
-                yield Text(f"WARNING: {pair.axis} {stage.value:g}: {warning}", loud=True)
+                yield TextBlock(f"WARNING: {pair.axis} {stage.value:g}: {warning}", loud=True)
         yield from _notes(stage.lines, f"{pair.axis} {stage.value:g}: ")
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-def cells_of(line: Line) -> tuple[str, ...]:
+def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
     bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
     shown = in_same_digits(line.base, line.value, line.low, line.high)
@@ -391,20 +401,20 @@ def cells_of(line: Line) -> tuple[str, ...]:
     return *figures, shown.difference, _percent(line), reach, line.word
 
 
-def _percent(line: Line) -> str:
+def _percent(line: ComparisonLine) -> str:
     percent = line.difference_percent
     if percent is None:
         return "-"
     return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 
 
-def _notes(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
+def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBlock]:
     """The notes, each once, with the labels of its figures."""
     for note in dict.fromkeys(line.note for line in lines if line.note):
-        yield Text(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
+        yield TextBlock(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
 
 
-def names_of(base: str, run: str) -> tuple[str, str]:
+def make_column_titles(base: str, run: str) -> tuple[str, str]:
     """The titles of the two columns."""
-    names = cut(Path(base).name, NAME_WIDTH), cut(Path(run).name, NAME_WIDTH)
+    names = truncate_text(Path(base).name, NAME_WIDTH), truncate_text(Path(run).name, NAME_WIDTH)
     return names if names[0] != names[1] and all(names) else ("base", "this run")

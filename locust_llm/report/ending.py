@@ -10,36 +10,51 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import PREFILL, RATE
-from locust_llm.core.text import brief, clean, cut, many, number, supported, title
+from locust_llm.core.text import (
+    clean_line,
+    format_brief,
+    format_count,
+    format_number,
+    format_supported,
+    name_percentile,
+    truncate_text,
+)
 from locust_llm.report.analysis.breakdowns import WHOLE
 from locust_llm.report.analysis.knee import SLO
-from locust_llm.report.analysis.knee import foremost as foremost_knees
-from locust_llm.report.analysis.summary import Group, Level, Row, SloResult, Summary, SweepSummary
-from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
-from locust_llm.report.document.delivery import delivery_line, outage_line
-from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, main_first, survivors_line
-from locust_llm.report.document.headline import OF_TAGS, headline
-from locust_llm.report.document.paired import cells_of as cells_of_arms
-from locust_llm.report.document.paired import head_of
+from locust_llm.report.analysis.knee import select_top_knees as foremost_knees
+from locust_llm.report.analysis.summary import LoadLevel, RequestGroup, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.document.blocks import (
+    TextBlock,
+    choose_row_decimals,
+    format_interval,
+    format_observed,
+    format_percentile,
+    label_row,
+)
+from locust_llm.report.document.delivery import format_delivery_line, format_outage_line
+from locust_llm.report.document.figures import MAIN_PERCENTILES, SHORT_NAMES, format_survivors_line, order_percentiles
+from locust_llm.report.document.headline import OF_TAGS, make_headline
+from locust_llm.report.document.paired import format_paired_cells as cells_of_arms
+from locust_llm.report.document.paired import make_paired_head
 from locust_llm.report.document.remarks import (
     FIRST_FAILED,
     SIMULATED,
-    foremost,
-    incomplete_line,
-    policy_lines,
-    stopped_line,
-    verdict_line,
+    format_incomplete_line,
+    format_policy_lines,
+    format_stopped_line,
+    format_verdict_line,
+    select_top_remarks,
 )
-from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
-from locust_llm.report.document.waterfall import in_brief
-from locust_llm.report.results.paired import Paired
+from locust_llm.report.document.sweep import FIRST_COLUMN, make_sweep_warnings
+from locust_llm.report.document.waterfall import summarise_latency_parts
+from locust_llm.report.results.paired import PairedComparison
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import plain
+from locust_llm.slo.selectors import format_plain_number
 
 from .comparison import HEAD as HEAD_OF_RUNS
-from .comparison import Comparison, Pair, cells_of, names_of
+from .comparison import Comparison, RunPair, format_line_cells, make_column_titles
 
 WIDTH: Final = 120
 LEAST: Final = 40
@@ -71,17 +86,17 @@ ARM_ROWS: Final = (
 )  # fmt: skip
 
 
-def columns() -> int:
+def find_console_width() -> int:
     """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS, where there is one."""
     return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
 
 
-def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
+def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
-    first = _wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
-    if missing := incomplete_line(summary, run):
+    first = _wrapped(f"{status}{make_headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
+    if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = list(_aligned(*_table(summary, run), width))
@@ -106,14 +121,14 @@ def _last(folder: Path | str, width: int) -> list[str]:
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
-    yield from filter(None, [stopped_line(summary, run)])
+    yield from filter(None, [format_stopped_line(summary, run)])
     if summary.conditions.simulated and summary.conditions.succeeded:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:
-        yield from filter(None, [verdict_line(summary, run)])
-    yield from filter(None, [outage_line(summary), delivery_line(summary)])
+        yield from filter(None, [format_verdict_line(summary, run)])
+    yield from filter(None, [format_outage_line(summary), format_delivery_line(summary)])
     if summary.sweep is not None:
-        yield from (block.text for block in warnings(summary.sweep) if isinstance(block, Text))
+        yield from (block.text for block in make_sweep_warnings(summary.sweep) if isinstance(block, TextBlock))
     if summary.paired is not None and summary.paired.warning:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
@@ -125,7 +140,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         return
     for failure in summary.failures[:MAX_FAILURES]:
         status = "" if failure.status is None else f" (HTTP {failure.status})"
-        message = f", {cut(failure.message, MAX_MESSAGE)}" if failure.message else ""
+        message = f", {truncate_text(failure.message, MAX_MESSAGE)}" if failure.message else ""
         yield f"{failure.count} failed: {failure.outcome}{status}{message}"
     if others := summary.failures[MAX_FAILURES:]:
         outcomes = Counter[str]()
@@ -147,18 +162,18 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         if len(some) > 1:
             yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
         else:
-            known = interval(some[0])
-            figure = observed(some[0]) if known == "-" else f"95% interval {known}"
+            known = format_interval(some[0])
+            figure = format_observed(some[0]) if known == "-" else f"95% interval {known}"
             yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
-        yield f"  and {many(rest, 'more rule')}"
-    yield from policy_lines(summary, run)
+        yield f"  and {format_count(rest, 'more rule')}"
+    yield from format_policy_lines(summary, run)
 
 
 def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
-    said = [f"From {many(c.succeeded, 'answered request')} in {brief(c.duration_s, ' s', 3)}"]
+    said = [f"From {format_count(c.succeeded, 'answered request')} in {format_brief(c.duration_s, ' s', 3)}"]
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
     well = summary.client is None or summary.client.level == OK  # else the load generator may move it further
@@ -168,7 +183,7 @@ def _basis(summary: Summary, run: Run) -> str:
         said.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         said.append(f"the sweep ended: {summary.sweep.ended}")
-    survivors = None if summary.swept or summary.paired is not None else survivors_line(summary, run)
+    survivors = None if summary.swept or summary.paired is not None else format_survivors_line(summary, run)
     return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
 
 
@@ -178,8 +193,8 @@ def _uncertainty(row: Row) -> list[str]:
         value, ends = row.percentiles.get(percentile), row.uncertainty(percentile)
         if value is not None and ends is not None:
             half = (ends[1] - ends[0]) / 2
-            low, high = (supported(end, half, more=1) for end in ends)
-            return [f"{OF_TAGS[row.tag]} {title(percentile)} {low} to {high} ms (95% interval)"]
+            low, high = (format_supported(end, half, more=1) for end in ends)
+            return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% interval)"]
     return []
 
 
@@ -192,8 +207,8 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     if summary.waterfall is not None and not summary.swept:
-        yield in_brief(summary.waterfall)
-    yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
+        yield summarise_latency_parts(summary.waterfall)
+    yield from (remark for remark in select_top_remarks(summary, run) if not remark.startswith(FIRST_FAILED))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -205,7 +220,7 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
         found = summary.examination.main_table()
         return ((), ()) if found is None else (found.head, found.rows)
     if summary.paired is not None:
-        return head_of(summary.paired), _arms(summary.paired)
+        return make_paired_head(summary.paired), _arms(summary.paired)
     if summary.sweep is not None and summary.swept:
         return _stages(summary.sweep)
     return _metrics(summary, run)
@@ -213,19 +228,19 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
 
 def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     rows = {row.tag: row for row in summary.rows}
-    every = main_first(run)
+    every = order_percentiles(run)
     chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
     found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
     cells = (
         (
-            LABELS.get(row.tag) or label_of(row),
-            *(marked(row, p, most=decimals_of(row)) for p in chosen),
+            LABELS.get(row.tag) or label_row(row),
+            *(format_percentile(row, p, most=choose_row_decimals(row)) for p in chosen),
             *_mean_and_greatest(row),
         )
         for row in found
     )
-    return ("", *map(title, chosen), "avg", "max"), cells
+    return ("", *map(name_percentile, chosen), "avg", "max"), cells
 
 
 def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
@@ -238,8 +253,8 @@ def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     metrics = [place for place in range(len(groups[0].rows)) if any(group.rows[place].count for group in groups)]
     named = [(f"{SHORT_NAMES[groups[0].rows[place].tag]} p50 (ms)", "p95") for place in metrics]
 
-    def cells(group: Group) -> tuple[str, ...]:
-        each = (marked(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0))
+    def cells(group: RequestGroup) -> tuple[str, ...]:
+        each = (format_percentile(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0))
         return group.label, str(group.succeeded), str(group.failed), *each
 
     return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(cells, groups)
@@ -247,8 +262,8 @@ def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
 
 def _mean_and_greatest(row: Row) -> tuple[str, str]:
     if row.count is None:
-        return number(row.avg, 4), number(row.max)
-    return number(row.avg, most=decimals_of(row)), number(row.max, most=decimals_of(row))
+        return format_number(row.avg, 4), format_number(row.max)
+    return format_number(row.avg, most=choose_row_decimals(row)), format_number(row.max, most=choose_row_decimals(row))
 
 
 def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
@@ -259,12 +274,12 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
     begin = max(0, min(place - MAX_STAGES // 2, len(values) - MAX_STAGES))
     first = TTFT_FROM_DUE if sweep.axis in (RATE, PREFILL) else TTFT
 
-    def cells(level: Level) -> tuple[str, ...]:
+    def cells(level: LoadLevel) -> tuple[str, ...]:
         latencies = (level.latencies.get(tag) for tag in (first.tag, ITL.tag) for _ in range(2))
         each = zip(latencies, (50.0, 95.0) * 2, strict=True)
         return (
-            plain(level.value), str(level.succeeded), *("-" if row is None else marked(row, p, 4) for row, p in each),
-            number(level.output_tokens_per_s, 4), number(level.requests_per_s, 4), level.slo_status or "-",
+            format_plain_number(level.value), str(level.succeeded), *("-" if row is None else format_percentile(row, p, 4) for row, p in each),
+            format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4), level.slo_status or "-",
         )  # fmt: skip
 
     head = (
@@ -274,7 +289,7 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
 
 
-def _arms(found: Paired) -> Iterator[Sequence[str]]:
+def _arms(found: PairedComparison) -> Iterator[Sequence[str]]:
     figures = {(figure.metric, figure.stat): figure for figure in found.figures}
     return (cells_of_arms(figures[key]) for key in ARM_ROWS if key in figures)
 
@@ -284,7 +299,7 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
     cells = [head, *rows]
     if len(cells) < 2:
         return
-    columns = [[clean(text) for text in column] for column in zip(*cells, strict=True)]
+    columns = [[clean_line(text) for text in column] for column in zip(*cells, strict=True)]
     columns[1:] = [
         [text if text.endswith("*") else f"{text} " for text in column]
         if any(t.endswith("*") for t in column)
@@ -297,7 +312,7 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
     for row in zip(*columns[:shown], strict=True):
         left, *others = row
         line = "  ".join(
-            [cut(left, first).ljust(first), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False))]
+            [truncate_text(left, first).ljust(first), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False))]
         )
         yield line.rstrip()
 
@@ -305,7 +320,7 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
 # -- runs side by side -------------------------------------------------------------------------------------------------
 
 
-def of_runs(found: Comparison, width: int) -> str:
+def format_comparison_ending(found: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference of theirs, and locust-llm ab "
@@ -316,8 +331,8 @@ def of_runs(found: Comparison, width: int) -> str:
     return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
 
 
-def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
-    head = (*names_of(found.base, pair.folder), *HEAD_OF_RUNS)
+def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
+    head = (*make_column_titles(found.base, pair.folder), *HEAD_OF_RUNS)
     if pair.axis:
         rows = [(f"{pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines[:1]]
         what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
@@ -335,7 +350,7 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
     lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
-    table = list(_aligned(("", *head), ((label, *cells_of(line)) for label, line in main), width))
+    table = list(_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width))
     return [*lines, *table][:room]
 
 
@@ -354,7 +369,7 @@ def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
 
 def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
-    text = clean(text)
+    text = clean_line(text)
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(
         text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent=f"{indent}  ",

@@ -12,9 +12,9 @@ import msgspec
 
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.text import clean
+from locust_llm.core.text import clean_line
 from locust_llm.report.analysis.summary import Row, SloResult, Summary, SweepSummary
-from locust_llm.report.document.blocks import interval, observed
+from locust_llm.report.document.blocks import format_interval, format_observed
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import EXPORTED, PER_USER
 from locust_llm.slo.rules import PASSES
@@ -39,7 +39,7 @@ SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 Block = dict[str, float | int | str]
 
 
-def summary_json(summary: Summary, run: Run) -> bytes:
+def export_summary_json(summary: Summary, run: Run) -> bytes:
     """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is left out, as AIPerf
     does: an ``adj_`` percentile that is missing is a failure."""
     blocks = {
@@ -82,7 +82,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
     )
 
 
-def summary_csv(summary: Summary) -> str:
+def export_summary_csv(summary: Summary) -> str:
     """profile_export_aiperf.csv: a block of distributions, an empty line, a block of single numbers."""
     out = io.StringIO()
     write = _writer(out)
@@ -99,7 +99,7 @@ def summary_csv(summary: Summary) -> str:
     return out.getvalue()
 
 
-def sweep_csv(sweep: SweepSummary) -> str:
+def export_sweep_csv(sweep: SweepSummary) -> str:
     """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true percentile of a latency
     may lie from the reported one, either way: plus_minus.py."""
     out = io.StringIO()
@@ -282,7 +282,7 @@ def _iso(unix_s: float | None) -> str | None:
 # -- junit -----------------------------------------------------------------------------------------------------------
 
 
-def xml(summary: Summary, run: Run) -> bytes:
+def export_junit_xml(summary: Summary, run: Run) -> bytes:
     """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a rule that failed but only
     warns is skipped too."""
     open_ = () if run.settings.inconclusive == PASSES else (INCONCLUSIVE,)
@@ -296,28 +296,28 @@ def xml(summary: Summary, run: Run) -> bytes:
     }
     root = Element("testsuites", counts)
     at = datetime.fromtimestamp(run.started_at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
-    suite = SubElement(root, "testsuite", {"name": clean(f"locust-llm {run.name}"), **counts, "timestamp": at})
+    suite = SubElement(root, "testsuite", {"name": clean_line(f"locust-llm {run.name}"), **counts, "timestamp": at})
     properties = SubElement(suite, "properties")
     for name, value in _properties(summary, run):
-        SubElement(properties, "property", {"name": clean(name), "value": clean(value)})
+        SubElement(properties, "property", {"name": clean_line(name), "value": clean_line(value)})
     for result in summary.slos:
-        case = SubElement(suite, "testcase", {"classname": "slo", "name": clean(result.rule), "time": "0"})
+        case = SubElement(suite, "testcase", {"classname": "slo", "name": clean_line(result.rule), "time": "0"})
         if result.status in open_ or _only_warns(result):
-            SubElement(case, "skipped", {"message": clean(sentence(result))})
+            SubElement(case, "skipped", {"message": clean_line(describe_slo_result(result))})
         elif result.status == FAIL:
-            SubElement(case, "failure", {"type": "slo", "message": clean(sentence(result))})
+            SubElement(case, "failure", {"type": "slo", "message": clean_line(describe_slo_result(result))})
         else:
             status = f"{result.status}: " if result.status != PASS else ""
-            SubElement(case, "system-out").text = clean(status + sentence(result))
+            SubElement(case, "system-out").text = clean_line(status + describe_slo_result(result))
     indent(root)
     return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def sentence(result: SloResult) -> str:
+def describe_slo_result(result: SloResult) -> str:
     """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
-    details = [] if interval(result) == "-" else [f"95% interval {interval(result)}"]
+    details = [] if format_interval(result) == "-" else [f"95% interval {format_interval(result)}"]
     details += [f"of {result.count} values"] if result.count else []
-    figure = f"observed {observed(result)}" + (f" ({', '.join(details)})" if details else "")
+    figure = f"observed {format_observed(result)}" + (f" ({', '.join(details)})" if details else "")
     parts = [figure] if result.observed is not None else []
     return ": ".join([*parts, *([result.reason] if result.reason else [])])
 

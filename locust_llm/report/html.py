@@ -17,14 +17,14 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from locust_llm.core.engine_metrics import History
+from locust_llm.core.engine_metrics import EngineHistory
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, clean
-from locust_llm.report.analysis.columns import Columns
+from locust_llm.core.text import clean_line, format_brief
+from locust_llm.report.analysis.columns import RequestColumns
 from locust_llm.report.analysis.occupancy import Occupancy
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.document.blocks import Block, Charts, Heading, Headline, Table, Text
+from locust_llm.report.document.blocks import Block, Charts, Heading, Headline, TableBlock, TextBlock
 from locust_llm.report.document.document import (
     DISTRIBUTIONS,
     LATENCY,
@@ -35,35 +35,35 @@ from locust_llm.report.document.document import (
     STAGES,
     TIMELINE,
     WATERFALL,
-    document,
-    titled,
+    build_report_document,
+    make_report_title,
 )
 from locust_llm.report.document.waterfall import BARS
-from locust_llm.report.plots.breakdown import Bars, breakdown_bars
-from locust_llm.report.plots.distributions import distributions
-from locust_llm.report.plots.model import Limits, Mark, Plot
-from locust_llm.report.plots.over_time import latencies, over_time, stretch
-from locust_llm.report.plots.server import server_plots
-from locust_llm.report.plots.sweep import stage_plots
-from locust_llm.report.plots.tenants import service_plots
-from locust_llm.report.plots.timeline import Scene, Timeline, timeline
-from locust_llm.report.plots.timeline_svg import fragment
-from locust_llm.report.plots.waterfall import waterfall
-from locust_llm.slo.client_verdict import NEVER, Evidence, Limit, signals
+from locust_llm.report.plots.breakdown import BarDrawing, draw_breakdown_bars
+from locust_llm.report.plots.distributions import plot_distributions
+from locust_llm.report.plots.model import Limits, Plot, PlotMark
+from locust_llm.report.plots.over_time import find_time_axis, plot_latencies, plot_rates_over_time
+from locust_llm.report.plots.server import plot_server_metrics
+from locust_llm.report.plots.sweep import plot_stages
+from locust_llm.report.plots.tenants import plot_tenant_service
+from locust_llm.report.plots.timeline import Timeline, TimelineScene, make_timeline
+from locust_llm.report.plots.timeline_svg import make_timeline_fragment
+from locust_llm.report.plots.waterfall import make_session_timeline
+from locust_llm.slo.client_verdict import NEVER, ProcessEvidence, SignalLimit, measure_signals
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 
-from .tiles import RESULT_CLASSES, about, badges, tiles
+from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
     "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry to hide or show its line."
 )
-Drawing = Plot | Timeline | Bars
+Drawing = Plot | Timeline | BarDrawing
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A heading with what is under it: blocks of the document, or charts."""
 
     heading: str
@@ -84,23 +84,23 @@ class Section(NamedTuple):
         return self.heading.partition(" (")[0]
 
 
-def page(
+def render_report_page(
     summary: Summary,
     run: Run,
-    columns: Columns,
+    columns: RequestColumns,
     levels: Occupancy,
-    shown: Scene | None,
+    shown: TimelineScene | None,
     unmade: list[str] | None = None,
-    history: History | None = None,
+    history: EngineHistory | None = None,
     session: Sequence[Record] = (),
 ) -> str:
     """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics; ``session``: the records of one.
     Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
     made = _charts(summary, run, columns, levels, shown, history)
-    made[BARS] = lambda: breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
-    made[WATERFALL] = lambda: [waterfall(session, run.started_at)] if session else []
+    made[BARS] = lambda: draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
+    made[WATERFALL] = lambda: [make_session_timeline(session, run.started_at)] if session else []
 
-    def charted(heading: str) -> Iterator[Section]:
+    def charted(heading: str) -> Iterator[PageSection]:
         try:
             charts = [(one, _drawn(one)) for one in made[heading]()] if heading in made else []
         except Exception as error:
@@ -110,39 +110,46 @@ def page(
             return
         if charts:
             named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
-            yield Section(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
+            yield PageSection(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
 
-    first, *sections = _sections(document(summary, run), charted)
+    first, *sections = _sections(build_report_document(summary, run), charted)
     absent = () if run.settings.generates else OUTPUT_LABELS
     terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
-    definitions = Table(("Term", "Meaning"), terms, numbers=False)
-    sections += [*_health(summary.evidence), Section("Definitions", [definitions], folded=True)]
+    definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
+    sections += [*_health(summary.evidence), PageSection("Definitions", [definitions], folded=True)]
     return _written(summary, run, first.blocks, sections)
 
 
 def _charts(
-    summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None, history: History | None
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    shown: TimelineScene | None,
+    history: EngineHistory | None,
 ) -> dict[str, Callable[[], Iterable[Drawing]]]:
     """By their heading."""
     rules = run.settings.rules
-    limits, sweep, probe = slo_limits(summary, rules.by_text), summary.sweep, summary.examination
-    found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [timeline(shown)] if shown else []}
+    limits, sweep, probe = collect_slo_limits(summary, rules.by_text), summary.sweep, summary.examination
+    found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [make_timeline(shown)] if shown else []}
     if probe is not None:  # its load is artificial: no charts over time, no distributions
         return found | {probe.chart_heading: probe.charts}
     if sweep is not None:
-        found[STAGES] = lambda: stage_plots(sweep, limits, rules.readable)
+        found[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
     if not summary.swept:  # its stages have different loads
-        found[DISTRIBUTIONS] = lambda: distributions(columns, run.settings.open_loop, limits)
-    found[LATENCY] = lambda: latencies(columns.requests, run, limits)
-    found[OVER_TIME] = lambda: over_time(columns.requests, levels, run)
+        found[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
+    found[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
+    found[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
     if (by_tenant := summary.tenants) is not None:
-        found[SERVICE] = lambda: service_plots(by_tenant, stretch(columns.requests, run))
+        found[SERVICE] = lambda: plot_tenant_service(by_tenant, find_time_axis(columns.requests, run))
     if history is not None:
-        found[SERVER] = lambda: server_plots(history, stretch(columns.requests, run))
+        found[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
     return found
 
 
-def _sections(blocks: Iterator[Block | Charts], charted: Callable[[str], Iterator[Section]]) -> Iterator[Section]:
+def _sections(
+    blocks: Iterator[Block | Charts], charted: Callable[[str], Iterator[PageSection]]
+) -> Iterator[PageSection]:
     """The first has no heading: what comes before all others, without the title."""
     heading: Heading | None = Heading("")
     under: list[Block] = []
@@ -151,15 +158,15 @@ def _sections(blocks: Iterator[Block | Charts], charted: Callable[[str], Iterato
             under.append(block)
             continue
         if heading is not None:
-            yield Section(heading.text, under, folded=heading.folded)
+            yield PageSection(heading.text, under, folded=heading.folded)
         heading, under = (block if isinstance(block, Heading) else None), []
         if isinstance(block, Charts):
             yield from charted(block.heading)
     if heading is not None:
-        yield Section(heading.text, under, folded=heading.folded)
+        yield PageSection(heading.text, under, folded=heading.folded)
 
 
-def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[Section]) -> str:
+def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]) -> str:
     described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script, style = _static(SCRIPTS), _static(STYLES)
@@ -170,12 +177,12 @@ def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Seque
     template = _templates().get_template("report.html")
     return template.render(
         name=run.name,
-        title=titled(summary, run),
+        title=make_report_title(summary, run),
         headline="".join(block.text for block in first if isinstance(block, Headline)),
-        about=" \N{MIDDLE DOT} ".join(about(summary, run)),
-        badges=list(badges(summary)),
-        first=[block for block in first if isinstance(block, Text)],
-        tiles=list(tiles(summary, run)),
+        about=" \N{MIDDLE DOT} ".join(describe_run_facts(summary, run)),
+        badges=list(make_badges(summary)),
+        first=[block for block in first if isinstance(block, TextBlock)],
+        tiles=list(make_tiles(summary, run)),
         sections=sections,
         results=RESULT_CLASSES,
         data=Markup(data),
@@ -186,9 +193,9 @@ def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Seque
 
 
 def _drawn(plot: Drawing) -> Markup | None:
-    if isinstance(plot, Bars):
+    if isinstance(plot, BarDrawing):
         return plot.drawn
-    return Markup(fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
+    return Markup(make_timeline_fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
 
 
 @cache
@@ -201,13 +208,13 @@ def _templates() -> Environment:
 
 def _clean(value: Any) -> Any:
     """Of what a template writes: a text without control or direction characters, before it is escaped."""
-    return clean(value) if type(value) is str else value
+    return clean_line(value) if type(value) is str else value
 
 
-def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
+def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
     """The limits of the judged rules and of their conditions, in ms, by the column they are about (pooled gaps: ``icl``).
     ``rules``: by canonical form."""
-    found: dict[str, list[Mark]] = {}
+    found: dict[str, list[PlotMark]] = {}
     for result in summary.slos:
         if (rule := rules.get(result.rule)) is None:
             continue
@@ -215,26 +222,26 @@ def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
             measure = BY_WORD[limited.metric]
             if measure.metric is not None and measure.metric.unit == "ms":
                 column = "icl" if measure.tag == POOLED else measure.metric.column
-                mark = Mark(str(limited), y=limited.limit * 1e3, hue="slo")
+                mark = PlotMark(str(limited), y=limited.limit * 1e3, hue="slo")
                 if mark not in found.setdefault(column, []):
                     found[column].append(mark)
     return {column: tuple(marks) for column, marks in found.items()}
 
 
-def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
+def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
     """The delays of each process of the load generator, against the limits of the client verdict."""
     rows = [
-        (e.worker, signal.what, brief(signal.value, signal.unit, 3) + f" ({signal.note})" * bool(signal.note),
+        (e.worker, signal.what, format_brief(signal.value, signal.unit, 3) + f" ({signal.note})" * bool(signal.note),
          _limit(signal.degraded, signal.unit), _limit(signal.invalid, signal.unit), signal.level)
-        for e in evidence for signal in signals(e)
+        for e in evidence for signal in measure_signals(e)
     ]  # fmt: skip
     if rows:
         head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
-        yield Section("Client health", [Table(head, tuple(rows), numbers=False)], folded=True)
+        yield PageSection("Client health", [TableBlock(head, tuple(rows), numbers=False)], folded=True)
 
 
-def _limit(limit: Limit, unit: str) -> str:
-    return "-" if limit == NEVER else limit.written(brief(limit.value, unit, 3))
+def _limit(limit: SignalLimit, unit: str) -> str:
+    return "-" if limit == NEVER else limit.written(format_brief(limit.value, unit, 3))
 
 
 @cache

@@ -8,7 +8,7 @@ import msgspec
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, many
+from locust_llm.core.text import format_brief, format_count
 
 MAX_STEPS: Final = 4
 """So many values are named each; of more the least, the greatest and the mean."""
@@ -17,7 +17,7 @@ MIN_SHARE: Final = 0.95
 Span = tuple[float, float]
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
+class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     """A number over a stretch of time, in steps."""
 
     least: int
@@ -33,7 +33,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without a gate."""
 
 
-def course(changes: Sequence[tuple[float, int | None]], span: Span) -> Course | None:
+def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) -> StepSeries | None:
     """``changes``: (Unix seconds, from then on) in their order; before the first of them its value holds. None without
     any, and where there was no number at all."""
     start, end = span
@@ -51,7 +51,7 @@ def course(changes: Sequence[tuple[float, int | None]], span: Span) -> Course | 
         return None
     values, total_s = [value for value, _ in known], sum(seconds for _, seconds in known)
     area = sum(value * seconds for value, seconds in known)
-    return Course(
+    return StepSeries(
         least=min(values),
         most=max(values),
         mean=area / total_s if total_s > 0 else float(values[-1]),
@@ -61,31 +61,33 @@ def course(changes: Sequence[tuple[float, int | None]], span: Span) -> Course | 
     )
 
 
-def profiled(run: Run) -> Span:
+def find_profiled_span(run: Run) -> Span:
     """From the begin of profiling, or of what is measured of a stage, to the stop."""
     return run.profiling_at, run.stopping_at or run.ended_at or run.profiling_at
 
 
-def users_in_force(run: Run) -> Course | None:
+def find_users_in_force(run: Run) -> StepSeries | None:
     """None of an older version, and where what followed from the load was asked for."""
-    return course([(change.at, change.users) for change in run.users], profiled(run))
+    return make_step_series([(change.at, change.users) for change in run.users], find_profiled_span(run))
 
 
-def limit_in_force(run: Run) -> Course | None:
+def find_limit_in_force(run: Run) -> StepSeries | None:
     """None without a gate."""
-    return course([(change.at, change.limit) for change in run.limits if change.phase == PROFILING], profiled(run))
+    return make_step_series(
+        [(change.at, change.limit) for change in run.limits if change.phase == PROFILING], find_profiled_span(run)
+    )
 
 
-def users_in_words(asked: int | None, found: Course | None) -> str:
+def describe_users(asked: int | None, found: StepSeries | None) -> str:
     """``6 users``; ``2 to 6 users (4.1 on average)`` where a load shape or a person changed them."""
     if found is None or (found.most == asked and found.mean >= MIN_SHARE * found.most):
-        return many(asked, "user")
+        return format_count(asked, "user")
     if found.least == found.most:
-        return many(found.most, "user")
-    return f"{found.least} to {found.most} users ({brief(found.mean, digits=2)} on average)"
+        return format_count(found.most, "user")
+    return f"{found.least} to {found.most} users ({format_brief(found.mean, digits=2)} on average)"
 
 
-def limit_in_words(asked: int | None, ramp_s: float | None, found: Course | None) -> str:
+def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | None) -> str:
     """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty without a gate."""
     if asked is not None and (found is None or (ramp_s and _as_asked(asked, found))):
         return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
@@ -97,17 +99,17 @@ def limit_in_words(asked: int | None, ramp_s: float | None, found: Course | None
         (_, first), *later = found.steps
         return ", ".join([_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)])
     without = f", without a gate for {found.without_s:.1f} s" if found.without_s else ""
-    return f"{found.least} to {found.most} ({brief(found.mean, digits=2)} on average, {found.changes} changes{without})"
+    return f"{found.least} to {found.most} ({format_brief(found.mean, digits=2)} on average, {found.changes} changes{without})"
 
 
-def limit_in_brief(found: Course | None) -> str:
+def format_limit_range(found: StepSeries | None) -> str:
     """``3``, ``1 to 3``; empty without a gate."""
     if found is None:
         return ""
     return f"{found.most}" if found.least == found.most else f"{found.least} to {found.most}"
 
 
-def _as_asked(asked: int, found: Course) -> bool:
+def _as_asked(asked: int, found: StepSeries) -> bool:
     """By ones from 1 to what was asked for, and no further."""
     rising = not found.without_s and found.most == asked and found.changes == asked - found.least
     return rising and (not found.steps or found.steps[-1][1] == asked)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 
 if TYPE_CHECKING:
-    from .document.blocks import Block, Table, Text
+    from .document.blocks import Block, TableBlock, TextBlock
     from .plots.model import Plot
 
 
@@ -36,7 +36,7 @@ class Examination(Protocol):
     def headline(self) -> str:
         """The main finding, without a period."""
 
-    def reasons(self) -> Iterator["Text"]:
+    def reasons(self) -> Iterator["TextBlock"]:
         """The lines under the headline."""
 
     def blocks(self) -> Iterator["Block"]:
@@ -44,7 +44,7 @@ class Examination(Protocol):
 
     def charts(self) -> Iterator["Plot"]: ...
 
-    def main_table(self) -> "Table | None":
+    def main_table(self) -> "TableBlock | None":
         """The one for the console."""
 
     def advice_lines(self) -> Iterator[str]: ...
@@ -66,7 +66,7 @@ class Experiment(Protocol):
     def compared_ttft_s(self) -> float | None:
         """The least TTFT that the findings compare, which an error of the load generator is held against."""
 
-    def examine(self, run: Run, verdict: Verdict | None) -> Examination: ...
+    def examine(self, run: Run, verdict: ClientVerdict | None) -> Examination: ...
 
 
 ReadExperiment = Callable[[Iterable[Record]], Experiment | None]

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from locust_llm.core import storage
-from locust_llm.core.text import say
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ExitStatus, fail
 
 from . import build, ending
@@ -16,7 +16,7 @@ from .plots import pareto_svg
 from .plots import svg as drawing
 
 
-def pareto(words: list[str]) -> int:
+def run_pareto_command(words: list[str]) -> int:
     """Draw throughput per GPU against throughput per user, of sweeps and of runs."""
     parser = argparse.ArgumentParser(
         prog="locust-llm pareto",
@@ -38,19 +38,19 @@ def pareto(words: list[str]) -> int:
     try:
         if options.gpus is not None and options.gpus < 1:
             raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
-        formats = [drawing.format_of(path.name) for path in options.output]
-        found = table.curves(options.folders, build.summarised, options.gpus, options.percentile)
-        svg = pareto_svg.drawing(found, options.percentile, options.title) if formats else ""
-        blocks = [*table.document(found, options.percentile)]
+        formats = [drawing.choose_image_format(path.name) for path in options.output]
+        found = table.load_pareto_curves(options.folders, build.summarise_folder, options.gpus, options.percentile)
+        svg = pareto_svg.draw_pareto_svg(found, options.percentile, options.title) if formats else ""
+        blocks = [*table.build_pareto_document(found, options.percentile)]
         for path, to_bytes in zip(options.output, formats, strict=True):
-            storage.replace(path, to_bytes(svg))
+            storage.replace_file(path, to_bytes(svg))
         if options.json:
-            storage.replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            storage.replace_file(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
         if options.markdown:
-            storage.replace(options.markdown, tables.as_markdown(blocks).encode())
+            storage.replace_file(options.markdown, tables.render_markdown_blocks(blocks).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"these runs have no curve: {build.reason(error)}")
-    say(tables.as_plain(blocks, ending.columns()))
+        return fail(f"these runs have no curve: {build.describe_failure(error)}")
+    print_safely(tables.render_plain_blocks(blocks, ending.find_console_width()))
     return ExitStatus.OK

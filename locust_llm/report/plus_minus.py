@@ -11,25 +11,32 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.certificate import Bounds, Ends, Quantile, ends, spread, together
+from locust_llm.core.certificate import (
+    Ends,
+    ErrorBounds,
+    Quantile,
+    combine_accuracies,
+    percentile_error_ends,
+    spread_over_tokens,
+)
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.columns import Blurred, Columns
-from locust_llm.report.analysis.gaps import Gaps
-from locust_llm.report.analysis.selection import Floats, Selection
+from locust_llm.report.analysis.columns import CoalescedGaps, RequestColumns
+from locust_llm.report.analysis.gaps import GapCounts
+from locust_llm.report.analysis.selection import Floats, RequestSelection
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.slo.metrics import ITL, POOLED, TTFT, TTFT_FROM_DUE
 
 
-def certified(summary: Summary, columns: Columns, run: Run) -> Summary:
+def add_measurement_errors(summary: Summary, columns: RequestColumns, run: Run) -> Summary:
     """The summary with the plus-minus of its latencies; or with why there is none, where one was to be expected."""
     found = [health.certificate for health in run.health if health.certificate is not None]
-    if (both := together(found)) is None:
+    if (both := combine_accuracies(found)) is None:
         return replace(summary, uncertified=next((one.missing for one in found if one.missing), ""))
     ttft, gap = both
     requests = columns.requests
-    profiling = Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
-    gaps, blurred = columns.gaps.get("profiling", Gaps()), columns.blurred.get("profiling")
+    profiling = RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+    gaps, blurred = columns.gaps.get("profiling", GapCounts()), columns.blurred.get("profiling")
     rows = {row.tag: row for row in summary.rows if row.count}
     known = {
         tag: _of_values(least, reported, most, bounds.pairs, list(rows[tag].percentiles))
@@ -45,7 +52,9 @@ def certified(summary: Summary, columns: Columns, run: Run) -> Summary:
     )
 
 
-def _per_request(ok: Selection, ttft: Bounds, gap: Bounds) -> Iterator[tuple[str, Floats, Floats, Floats, Bounds]]:
+def _per_request(
+    ok: RequestSelection, ttft: ErrorBounds, gap: ErrorBounds
+) -> Iterator[tuple[str, Floats, Floats, Floats, ErrorBounds]]:
     """(tag, the least that each value can be, the value, the most, the bounds that apply), in ms."""
     first, soonest = ok["ttft_s"] * 1e3, ok["ttft_soonest_s"] * 1e3
     early, due = first - soonest, ok["ttft_from_due_s"] * 1e3
@@ -60,7 +69,7 @@ def _per_request(ok: Selection, ttft: Bounds, gap: Bounds) -> Iterator[tuple[str
     with np.errstate(divide="ignore", invalid="ignore"):
         later = (last - first) / itl
         most = np.where(later > 0, itl + early / later, itl)
-    yield ITL.tag, *_known(itl, itl, most), spread(gap, later[np.isfinite(later)].tolist())
+    yield ITL.tag, *_known(itl, itl, most), spread_over_tokens(gap, later[np.isfinite(later)].tolist())
 
 
 def _known(least: Floats, reported: Floats, most: Floats) -> tuple[Floats, Floats, Floats]:
@@ -75,14 +84,17 @@ def _of_values(
         ordered = np.sort(values)
         return lambda p: float(np.percentile(ordered, p))
 
-    return {p: ends(p, len(reported), quantile(least), quantile(reported), quantile(most), pairs) for p in percentiles}
+    return {
+        p: percentile_error_ends(p, len(reported), quantile(least), quantile(reported), quantile(most), pairs)
+        for p in percentiles
+    }
 
 
 def _of_gaps(
-    gaps: Gaps, blurred: Blurred | None, pairs: Sequence[Ends], percentiles: Sequence[float]
+    gaps: GapCounts, blurred: CoalescedGaps | None, pairs: Sequence[Ends], percentiles: Sequence[float]
 ) -> dict[float, Ends]:
-    def quantile(more: Gaps | None) -> Quantile:
-        every = Gaps()
+    def quantile(more: GapCounts | None) -> Quantile:
+        every = GapCounts()
         every.merge(gaps)
         if more is not None:
             every.merge(more)
@@ -90,4 +102,6 @@ def _of_gaps(
 
     least, most = (None, None) if blurred is None else (blurred.least, blurred.most)
     count = gaps.count + (0 if least is None else least.count)
-    return {p: ends(p, count, quantile(least), quantile(None), quantile(most), pairs) for p in percentiles}
+    return {
+        p: percentile_error_ends(p, count, quantile(least), quantile(None), quantile(most), pairs) for p in percentiles
+    }

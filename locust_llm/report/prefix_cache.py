@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.core.engine_metrics import History, grown
+from locust_llm.core.engine_metrics import EngineHistory, counter_increase
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
 from locust_llm.core.run import Run
@@ -26,7 +26,7 @@ MAX_OFF: Final = 0.02
 """Between two of the three shares; more gets a warning."""
 
 
-class Sent(NamedTuple):
+class CacheRequest(NamedTuple):
     """What a cache sees of a request; all in tokens."""
 
     prefix: int | None
@@ -37,7 +37,9 @@ class Sent(NamedTuple):
     output_tokens: int = 0
 
 
-def hits(requests: Iterable[Sent], block: int = BLOCK, capacity: int | None = None, head: int = 0) -> Iterator[int]:
+def simulate_cache_hits(
+    requests: Iterable[CacheRequest], block: int = BLOCK, capacity: int | None = None, head: int = 0
+) -> Iterator[int]:
     """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in tokens; None: no end.
     ``head``: tokens that all requests begin with."""
     cache = _Cache(None if capacity is None else capacity // block)
@@ -129,12 +131,12 @@ class _Row(NamedTuple):
     main: bool
     """Of the profiling phase."""
     cached: int | None
-    sent: Sent
+    sent: CacheRequest
     asked: int
     """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
 
 
-def prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) -> PrefixCache | None:
+def measure_prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) -> PrefixCache | None:
     """None: no share was asked for. ``by_metrics``: see ``cached_by_metrics``."""
     s = run.settings
     if s.prefix_cache_hit_rate is None:
@@ -145,8 +147,8 @@ def prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) 
     rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
     sent, depth = _counted(rows)
     # the records of a stage are without those that came before it
-    before = [] if any(not row.main for row in rows) else [Sent(n, depth[n], depth[n]) for n in sorted(depth)]
-    implied = list(hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
+    before = [] if any(not row.main for row in rows) else [CacheRequest(n, depth[n], depth[n]) for n in sorted(depth)]
+    implied = list(simulate_cache_hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
     main = [(count, row.cached, row.sent.input_tokens) for count, row in zip(implied, rows, strict=True) if row.main]
     known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
     return PrefixCache(
@@ -164,12 +166,12 @@ def prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) 
 def _row(record: Record) -> _Row | None:
     if record.outcome != OK or record.sent_at is None or not record.input_tokens:
         return None
-    sent = Sent(record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0)
+    sent = CacheRequest(record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0)
     at, main = record.sent_at + record.clock_offset_s, record.phase == PROFILING
     return _Row(at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens)
 
 
-def _counted(rows: list[_Row]) -> tuple[list[Sent], dict[int, int]]:
+def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
     """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix are an estimate: they are
     off as those of the prompts that begin with it, by the server's count, are off on average."""
     made, counted = Counter[int | None](), Counter[int | None]()
@@ -187,7 +189,7 @@ def _counted(rows: list[_Row]) -> tuple[list[Sent], dict[int, int]]:
     return sent, depth
 
 
-def cached_by_metrics(history: History, run: Run) -> float | None:
+def find_cached_share(history: EngineHistory, run: Run) -> float | None:
     """The share of the tokens looked up in the prefix cache that were there, between the first and the last reading of the
     profiling phase: what came before, a warmup with an empty cache, is not in it. None: the server's metrics do not have
     it."""
@@ -195,8 +197,8 @@ def cached_by_metrics(history: History, run: Run) -> float | None:
     queried = found = 0.0
     for name in history.names:
         samples = history.inside(name, run.profiling_at, ended_at)
-        queried += grown(samples, "cache_queries") or 0.0
-        found += grown(samples, "cache_hits") or 0.0
+        queried += counter_increase(samples, "cache_queries") or 0.0
+        found += counter_increase(samples, "cache_hits") or 0.0
     return _share(found, queried)
 
 
@@ -207,7 +209,7 @@ def _share(part: float, whole: float) -> float | None:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def line(of: PrefixCache) -> str:
+def describe_prefix_cache(of: PrefixCache) -> str:
     """Of the conditions."""
     room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
     sets = f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
@@ -217,14 +219,14 @@ def line(of: PrefixCache) -> str:
     )
 
 
-def cached_input(by_usage: float | None, by_metrics: float | None) -> str:
+def describe_cached_input(by_usage: float | None, by_metrics: float | None) -> str:
     """Of the conditions: one figure, with what it is of."""
     if by_usage is not None:
         return f"{by_usage:.1%} {BY_USAGE}"
     return "unknown" if by_metrics is None else f"{by_metrics:.1%} {BY_METRICS}"
 
 
-def cache_remarks(of: PrefixCache | None) -> Iterator[str]:
+def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
     """Where two of the shares are more than MAX_OFF apart, and which."""
     if of is None:
         return

@@ -10,16 +10,16 @@ import msgspec
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.text import format_brief, format_count, format_duration
 from locust_llm.probe.diagnosis import CANNOT_TELL
-from locust_llm.probe.requests import ProbeResult, probe_results
-from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s, shortest_ttft_s
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.probe.requests import ProbeResult, read_probe_results
+from locust_llm.probe.result import ProbeFindings, examine_probe, itl_limit_s, shortest_ttft_s
+from locust_llm.slo.client_verdict import ClientVerdict
 
-from .document.blocks import Block, Table, Text
-from .document.probe import beside, findings, named, scheduler
+from .document.blocks import Block, TableBlock, TextBlock
+from .document.probe import describe_scheduler, format_diagnosis, make_probe_blocks, make_stall_table
 from .plots.model import Plot
-from .plots.probe import by_length
+from .plots.probe import plot_probe_by_length
 
 
 class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
@@ -30,45 +30,45 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
     chart_heading: ClassVar[str] = "By prompt length"
 
     def headline(self) -> str:
-        return f"Scheduler: {named(self.diagnosis, self.symptoms)}"
+        return f"Scheduler: {format_diagnosis(self.diagnosis, self.symptoms)}"
 
-    def reasons(self) -> Iterator[Text]:
-        return islice(scheduler(self), 1, None)  # the headline has the first
+    def reasons(self) -> Iterator[TextBlock]:
+        return islice(describe_scheduler(self), 1, None)  # the headline has the first
 
     def blocks(self) -> Iterator[Block]:
-        return findings(self)
+        return make_probe_blocks(self)
 
     def charts(self) -> Iterator[Plot]:
-        return by_length(self.symptoms)
+        return plot_probe_by_length(self.symptoms)
 
-    def main_table(self) -> Table | None:
-        return beside(self.symptoms)
+    def main_table(self) -> TableBlock | None:
+        return make_stall_table(self.symptoms)
 
     def advice_lines(self) -> Iterator[str]:
         return (one.what for one in self.advice)
 
     def load(self, users: int | None) -> str:
-        episodes = many(self.symptoms.episodes, "episode")
-        return f"probe: {episodes}, at most {many(users, 'request')} at a time"
+        episodes = format_count(self.symptoms.episodes, "episode")
+        return f"probe: {episodes}, at most {format_count(users, 'request')} at a time"
 
     def badge(self) -> tuple[str, str]:
         return self.diagnosis.name, "open" if self.diagnosis.name == CANNOT_TELL else "pass"
 
     def tiles(self) -> Iterator[tuple[str, str, str]]:
         found = self.symptoms
-        name, _, more = named(self.diagnosis, found).partition(", ")
+        name, _, more = format_diagnosis(self.diagnosis, found).partition(", ")
         yield "Scheduler", name, more
         if stalls := found.of("stall", found.longest):
             longest = median(stall.longest_s for stall in stalls)
-            yield "Longest gap, median", duration(longest), f"beside a prompt of {found.longest:,} tokens"
+            yield "Longest gap, median", format_duration(longest), f"beside a prompt of {found.longest:,} tokens"
         if found.quiet_s is not None:
-            yield "Gap without prompts", duration(found.quiet_s), "mean"
+            yield "Gap without prompts", format_duration(found.quiet_s), "mean"
         if found.token_s is not None and found.token_s > 0:
-            yield "Prefill", brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
+            yield "Prefill", format_brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeExperiment:
     """The results of all requests of a probe."""
 
     results: Sequence[ProbeResult]
@@ -77,12 +77,12 @@ class Probe:
     def compared_ttft_s(self) -> float | None:
         return shortest_ttft_s(self.results)
 
-    def examine(self, run: Run, verdict: Verdict | None) -> ProbeExamination:
-        found = examine(self.results, None if verdict is None else verdict.level, itl_limit_s(run.settings.rules))
+    def examine(self, run: Run, verdict: ClientVerdict | None) -> ProbeExamination:
+        found = examine_probe(self.results, None if verdict is None else verdict.level, itl_limit_s(run.settings.rules))
         return ProbeExamination(**msgspec.structs.asdict(found))
 
 
-def read_probe(records: Iterable[Record]) -> Probe | None:
+def read_probe(records: Iterable[Record]) -> ProbeExperiment | None:
     """None: the records are not of a probe."""
-    results = probe_results(records)
-    return Probe(results) if results else None
+    results = read_probe_results(records)
+    return ProbeExperiment(results) if results else None

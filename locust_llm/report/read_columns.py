@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.core.machine import usable_cores
-from locust_llm.core.storage import RecordFile, Unread
-from locust_llm.slo.reading import Reader
+from locust_llm.core.storage import RecordFile, UnreadLines
+from locust_llm.slo.reading import ReadingPace
 
-from .analysis.columns import READER, Columns, collect, joined
-from .reading import reader_of
+from .analysis.columns import READER, RequestColumns, collect_columns, join_columns
+from .reading import load_reading_pace
 
 PART: Final = 100 * 2**20
 """Bytes that are worth a process of their own: about a second."""
@@ -22,22 +22,22 @@ PROCESSES: Final = 4
 """Each takes some 100 MB."""
 
 
-def read_columns(path: Path, reader: Reader | None = None) -> tuple[Columns, Unread]:
+def read_columns(path: Path, reader: ReadingPace | None = None) -> tuple[RequestColumns, UnreadLines]:
     """(the columns of the records of this file, the lines that cannot be read). Raises OSError. ``reader``: None: that of
     the run.json beside it."""
-    reader = reader or reader_of(path.parent)
-    begins = list(parts(path.stat().st_size if path.exists() else 0))
+    reader = reader or load_reading_pace(path.parent)
+    begins = list(split_file(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
         others = [stack.enter_context(_reader(path, *part, reader)) for part in begins[1:]]
-        found = [read(path, *begins[0], reader)]
+        found = [read_file_part(path, *begins[0], reader)]
         for part, other in zip(begins[1:], others, strict=True):
-            found.append(_result(other) or read(path, *part, reader))
+            found.append(_result(other) or read_file_part(path, *part, reader))
     if len(found) == 1:
         return found[0]
-    return joined([columns for columns, _ in found]), sum((unread for _, unread in found), Unread())
+    return join_columns([columns for columns, _ in found]), sum((unread for _, unread in found), UnreadLines())
 
 
-def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
+def split_file(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
     """(begin, end) in bytes of about equal parts."""
     cores = cores or usable_cores()
     count = max(1, min(cores, PROCESSES, size // PART))
@@ -45,12 +45,14 @@ def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
     return pairwise(ends)
 
 
-def read(path: Path, begin: int, end: int, reader: Reader = READER) -> tuple[Columns, Unread]:
+def read_file_part(
+    path: Path, begin: int, end: int, reader: ReadingPace = READER
+) -> tuple[RequestColumns, UnreadLines]:
     file = RecordFile(path, begin, end)
-    return collect(file, reader), file.unread
+    return collect_columns(file, reader), file.unread
 
 
-def _reader(path: Path, begin: int, end: int, reader: Reader) -> "subprocess.Popen[bytes]":
+def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subprocess.Popen[bytes]":
     """A process that reads a part. A fresh one: a fork would take along what else this one does."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(path), str(begin), str(end), *map(str, reader)],
@@ -59,16 +61,18 @@ def _reader(path: Path, begin: int, end: int, reader: Reader) -> "subprocess.Pop
     )
 
 
-def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, Unread] | None:
+def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLines] | None:
     """None: it failed, whatever the reason; the part can be read here."""
     assert reader.stdout is not None
     try:
-        found: tuple[Columns, Unread] = pickle.load(reader.stdout)
+        found: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
     except Exception:  # of half a pickle anything can come
         return None
     return found
 
 
 if __name__ == "__main__":
-    whom = Reader(*map(float, sys.argv[4:]))
-    pickle.dump(read(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), whom), sys.stdout.buffer, protocol=5)
+    whom = ReadingPace(*map(float, sys.argv[4:]))
+    pickle.dump(
+        read_file_part(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), whom), sys.stdout.buffer, protocol=5
+    )

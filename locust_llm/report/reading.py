@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
-from locust_llm.slo.reading import Reader
+from locust_llm.slo.reading import ReadingPace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,7 +35,7 @@ SEVERAL: Final = 1.05
 """Tokens a chunk, on average, from which on a chunk is taken for several."""
 
 
-class Felt(NamedTuple):
+class Readability(NamedTuple):
     """Of each request; NaN where it has none."""
 
     fluidity: Floats
@@ -43,10 +43,10 @@ class Felt(NamedTuple):
     reading_stall_s: Floats
 
 
-def felt(us: Ints, tokens: Floats, count: Ints, reader: Reader) -> Felt:
+def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
     """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising in each; ``tokens``: of
     each chunk, at least one; ``count``: chunks of each request."""
-    found = Felt(*(np.full(len(count), np.nan) for _ in Felt._fields))
+    found = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
     some, length = count > 0, count[count > 0]
     if not len(length):
         return found
@@ -81,7 +81,7 @@ def _running_max(values: Ints, length: Ints, least: int) -> Ints:
     return highest
 
 
-def tells(record: Record) -> bool:
+def has_token_times(record: Record) -> bool:
     """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was
     gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader
     can have had them: to leave such answers out would leave out those that a pause of the network held up."""
@@ -89,7 +89,7 @@ def tells(record: Record) -> bool:
     return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
 
-def tokens_of(record: Record) -> Sequence[tuple[float, int]]:
+def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
     """The tokens of its chunks as runs, as in ``Record.chunk_tokens``; where only their sum is known, as many in each.
     Empty: one in each."""
     if record.chunk_tokens:
@@ -101,9 +101,9 @@ def tokens_of(record: Record) -> Sequence[tuple[float, int]]:
     return ((mean, chunks),) if mean > SEVERAL else ()
 
 
-def reader_of(folder: Path) -> Reader:
+def load_reading_pace(folder: Path) -> ReadingPace:
     """The one of a run; where its run.json cannot be read the default."""
     try:
         return read_run(folder).settings.reader
     except (OSError, ValueError):
-        return Reader()
+        return ReadingPace()

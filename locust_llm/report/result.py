@@ -2,33 +2,33 @@
 
 import math
 
-from locust_llm.core.report_result import Figure, ReportResult, RuleResult
+from locust_llm.core.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.core.run import Run
-from locust_llm.core.text import sentence
+from locust_llm.core.text import capitalise_sentence
 from locust_llm.report.analysis.summary import Row, SloResult, Summary
-from locust_llm.report.document.blocks import observed
-from locust_llm.report.document.paired import verdict_of
-from locust_llm.report.document.published import broken_line
-from locust_llm.report.document.remarks import incomplete
+from locust_llm.report.document.blocks import format_observed
+from locust_llm.report.document.paired import describe_paired_verdict
+from locust_llm.report.document.published import format_broken_rules
+from locust_llm.report.document.remarks import list_missing_parts
 from locust_llm.slo.published import FAILS
 
 
-def report_result(summary: Summary, run: Run, text: str, tables: str = "", annotations: str = "") -> ReportResult:
+def make_report_result(summary: Summary, run: Run, text: str, tables: str = "", annotations: str = "") -> ReportResult:
     """``text``: for the console; ``tables``: for it with ``--verbose``."""
     sweep, findings = summary.sweep, list[str]()
     if sweep is not None:
-        end = f"{sentence(sweep.ended)}." if sweep.ended else ""
+        end = f"{capitalise_sentence(sweep.ended)}." if sweep.ended else ""
         findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]
     if summary.paired is not None:
-        findings = [verdict_of(summary.paired)]
+        findings = [describe_paired_verdict(summary.paired)]
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
         tables=tables.encode("utf-8", "replace").decode(),
         annotations=annotations.encode("utf-8", "replace").decode(),
-        incomplete=bool(incomplete(summary, run)),
+        incomplete=bool(list_missing_parts(summary, run)),
         slo_status=summary.slo_status,
         rules=tuple(_rule(result) for result in summary.slos),
-        not_valid=(broken_line(summary.validity) or "") if run.settings.published_rules == FAILS else "",
+        not_valid=(format_broken_rules(summary.validity) or "") if run.settings.published_rules == FAILS else "",
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},
@@ -39,13 +39,13 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "", annot
 
 
 def _rule(result: SloResult) -> RuleResult:
-    value = "" if result.observed is None else observed(result)
+    value = "" if result.observed is None else format_observed(result)
     return RuleResult(result.rule, result.status, value, result.reason)
 
 
-def _figure(row: Row) -> Figure:
+def _figure(row: Row) -> MetricValue:
     percentiles = {p: round(value, 6) for p, value in row.percentiles.items() if math.isfinite(value)}
-    return Figure(_finite(row.avg), row.count, percentiles)
+    return MetricValue(_finite(row.avg), row.count, percentiles)
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
-from locust_llm.core.spans.ids import request_key
+from locust_llm.core.spans.ids import make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """By their code; 0: nothing was reported."""
@@ -24,7 +24,7 @@ at them."""
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedColumns:
     """A row a request; NaN where the server reported nothing."""
 
     source: NDArray[np.int8]
@@ -47,7 +47,7 @@ class Reported:
         last = np.fmax(np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)), self.e2e_us)
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
-    def without_queue_and_prefill(self) -> "Reported":
+    def without_queue_and_prefill(self) -> "ReportedColumns":
         """As if the server had not reported these two for any request."""
         nothing = np.full(len(self.source), np.nan)
         return replace(self, queue_us=nothing, prefill_us=nothing)
@@ -63,13 +63,13 @@ class ServerColumns:
     times: NDArray[np.float64]
     """A row for each of ``rows``, a column for each of FIELDS."""
 
-    def reported(self, spans: Mapping[str, ServerTimes]) -> Reported:
+    def reported(self, spans: Mapping[str, ServerTimes]) -> ReportedColumns:
         """With spans by the ids of their requests; where there is one it counts, not what came with the answer."""
         source = np.zeros(len(self.keys), np.int8)
         table = np.full((len(FIELDS), len(self.keys)), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
         if spans:
-            keys = np.fromiter(map(request_key, spans), np.uint64, len(spans))
+            keys = np.fromiter(map(make_request_key, spans), np.uint64, len(spans))
             times = _table([*map(_numbers, spans.values())])
             along, order = np.argsort(keys, kind="stable"), np.argsort(self.keys, kind="stable")
             keys, times = keys[along], times[along]  # in their order a search is five times as fast
@@ -77,7 +77,7 @@ class ServerColumns:
             found = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
             rows = order[place[found]]
             source[rows], table[:, rows] = SOURCES.index(SPANS), times[found].T
-        return Reported(source, *table)
+        return ReportedColumns(source, *table)
 
 
 class ServerTable:
@@ -94,7 +94,7 @@ class ServerTable:
             self._rows.append(len(self._keys))
             self._sources.append(SOURCES.index(times.source))
             self._times.append(_numbers(times))
-        self._keys.append(request_key(record.id))
+        self._keys.append(make_request_key(record.id))
 
     def result(self) -> ServerColumns:
         return ServerColumns(
@@ -105,7 +105,7 @@ class ServerTable:
         )
 
 
-def joined(parts: Sequence[ServerColumns]) -> ServerColumns:
+def join_server_columns(parts: Sequence[ServerColumns]) -> ServerColumns:
     """Of records that follow on each other."""
     begins = np.cumsum([0, *(len(part.keys) for part in parts)])
     return ServerColumns(

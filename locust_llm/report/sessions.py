@@ -32,7 +32,7 @@ class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the input tokens; None: the server told none."""
 
 
-class Sessions(msgspec.Struct, frozen=True, kw_only=True):
+class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sessions of the profiling phase that have more than one turn, or could have had."""
 
     sessions: int
@@ -74,7 +74,7 @@ class _Turn(msgspec.Struct, gc=False):
     depth: int = 1
 
 
-def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
+def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary | None:
     """Read the stream once. None: no session has a second turn."""
     found: dict[str, list[_Turn]] = {}
     turns: dict[str, int] = {}
@@ -106,7 +106,7 @@ def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
     spans = np.array([_span(some) for some in complete])
     every = [turn for some in found.values() for turn in some]
     tools = [sum(turn.tool_s or 0.0 for turn in some) for some in complete]
-    return Sessions(
+    return SessionsSummary(
         sessions=len(found),
         complete=len(complete),
         turns=len(every),

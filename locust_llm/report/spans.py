@@ -12,10 +12,10 @@ from locust_llm.core.record import OK, RETRIED
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.spans import otlp_json
 from locust_llm.core.spans.counts import SpanCounts
-from locust_llm.core.spans.ids import request_part
-from locust_llm.core.spans.join import Join, Sorted, sort
+from locust_llm.core.spans.ids import make_request_part
+from locust_llm.core.spans.join import SortedSpans, SpanJoin, sort_spans
 from locust_llm.core.spans.reported import FILE
-from locust_llm.core.storage import MAX_LINE_BYTES, RECORDS, replace
+from locust_llm.core.storage import MAX_LINE_BYTES, RECORDS, replace_file
 from locust_llm.files import open_regular
 
 GZIP: Final = b"\x1f\x8b"
@@ -41,12 +41,12 @@ _request: Final = msgspec.json.Decoder(_Request).decode
 _times: Final = msgspec.json.Decoder(ServerTimes).decode
 
 
-def join_file(folder: Path, file: Path, run: str) -> SpanCounts:
+def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``: ``Run.trace``. Raises
     SpansRefused."""
     if not run:
         raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
-    join = Join(most_open=2**62)
+    join = SpanJoin(most_open=2**62)
     lines: list[bytes] = []
     try:
         for request in _requests(folder / RECORDS):
@@ -59,7 +59,7 @@ def join_file(folder: Path, file: Path, run: str) -> SpanCounts:
     if not counts.received:
         raise SpansRefused(f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}")
     if lines:
-        replace(folder / FILE, b"\n".join(lines) + b"\n")
+        replace_file(folder / FILE, b"\n".join(lines) + b"\n")
     return counts
 
 
@@ -74,7 +74,7 @@ def _requests(path: Path) -> Iterator[_Request]:
                 yield request
 
 
-def _spans(path: Path, run: str) -> Iterator[Sorted]:
+def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
     """Line by line; a file whose first line is no document may be one as a whole."""
     with open_regular(path) as raw:
         packed = raw.read(2) == GZIP
@@ -93,15 +93,15 @@ def _spans(path: Path, run: str) -> Iterator[Sorted]:
             yield _sorted(line, run)
 
 
-def _sorted(data: bytes, run: str) -> Sorted:
+def _sorted(data: bytes, run: str) -> SortedSpans:
     """Of an export, or of a line of spans.jsonl."""
     if not data.strip():
-        return Sorted()
+        return SortedSpans()
     try:
-        return sort(otlp_json.decode(data), run)
+        return sort_spans(otlp_json.decode_otlp_json(data), run)
     except ValueError as error:
-        wrong = Sorted(counts={"malformed": 1}, mistake=str(error)[:200])
+        wrong = SortedSpans(counts={"malformed": 1}, mistake=str(error)[:200])
     try:
-        return Sorted([(int(request_part(_request(data).id), 16), _times(data))], {"received": 1})
+        return SortedSpans([(int(make_request_part(_request(data).id), 16), _times(data))], {"received": 1})
     except (ValueError, RecursionError):
         return wrong

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pandas as pd
 
-from locust_llm.core.engine_metrics import EngineSample, History, grown
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample, counter_increase
 from locust_llm.core.record import DRAFTS, OK
 from locust_llm.core.run import Run
 
@@ -30,7 +30,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """It is the sum of what came with so many answers of the run; 0: by counters, of whoever used the server."""
 
 
-def speculation(history: History, run: Run, requests: pd.DataFrame) -> Iterator[Speculation]:
+def measure_speculation(history: EngineHistory, run: Run, requests: pd.DataFrame) -> Iterator[Speculation]:
     """Of each server that drafted; of all together where the answers say it. ``requests``: as of columns.collect."""
     if (found := _of_answers(requests, run)) is not None:
         yield found
@@ -58,7 +58,7 @@ def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
 
 
 def _of(samples: list[EngineSample], engine: str) -> Speculation | None:
-    drafted, accepted, drafts = (grown(samples, field) for field in ("drafted", "accepted", "drafts"))
+    drafted, accepted, drafts = (counter_increase(samples, field) for field in ("drafted", "accepted", "drafts"))
     rates = [sample.acceptance for sample in samples if sample.acceptance is not None]
     window_s, source = samples[-1].at - samples[0].at, samples[-1].source
     if drafted and accepted is not None:

@@ -23,7 +23,7 @@ from locust_llm.core.arms import BASE
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, RETRIED, Record
 from locust_llm.core.run import Run
-from locust_llm.load.mix import tenants as weights_of
+from locust_llm.load.mix import parse_tenant_weights as weights_of
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -69,7 +69,7 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the service while all backlogged tenants waited; None: it was not backlogged, or alone."""
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class TenantService(msgspec.Struct, frozen=True, kw_only=True):
     """Over time: what each had received by then, and the service gap."""
 
     at_s: tuple[float, ...]
@@ -79,7 +79,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """The largest of each stretch between two moments."""
 
 
-class Tenants(msgspec.Struct, frozen=True, kw_only=True):
+class TenantsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The tenants of a run."""
 
     rows: tuple[TenantRow, ...]
@@ -93,28 +93,28 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True):
     """The largest difference that the service / weight of two backlogged tenants grew to in a stretch through which both
     waited."""
     gap_of: tuple[str, str] | None
-    service: Service
+    service: TenantService
     under_load_s: float | None = None
     """How long at least one request was running, in which tokens/s are; None: of an older report."""
 
 
-def jain(values: Sequence[float]) -> float | None:
+def jain_index(values: Sequence[float]) -> float | None:
     """(sum x)^2 / (n sum x^2); None of nothing."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
-def tenants_of(requests: pd.DataFrame, run: Run, records: Iterable[Record]) -> Tenants | None:
+def summarise_tenants(requests: pd.DataFrame, run: Run, records: Iterable[Record]) -> TenantsSummary | None:
     """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep, whose stages have
     theirs."""
     swept = run.settings.sweep is not None and run.stage is None
     some = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
     if swept or some.empty:
         return None
-    return tenants(records, run, float(some["asked_at"].min()), float(some["closed_at"].max()))
+    return measure_tenants(records, run, float(some["asked_at"].min()), float(some["closed_at"].max()))
 
 
-def tenants(records: Iterable[Record], run: Run, low: float, high: float) -> Tenants | None:
+def measure_tenants(records: Iterable[Record], run: Run, low: float, high: float) -> TenantsSummary | None:
     """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix seconds. None: no request has
     a tenant."""
     taken, isolated = dict[str, _Tenant](), run.settings.isolate
@@ -234,17 +234,18 @@ class _Events:
         self._clear()
 
 
-def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
+def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSummary:
     names, service = [*taken], events.result(len(taken))
     edges = (events.low + events.width * np.arange(BINS + 1)).astype(np.float64)
     cover = (
-        np.array([covered(np.array(one.began), np.array(one.ended), edges) for one in taken.values()]) / events.width
+        np.array([measure_coverage(np.array(one.began), np.array(one.ended), edges) for one in taken.values()])
+        / events.width
     )
     began, closed = (
         np.concatenate([np.array(times) for times in each])
         for each in ([one.began for one in taken.values()], [one.closed for one in taken.values()])
     )
-    under_load = covered(began, closed, edges)
+    under_load = measure_coverage(began, closed, edges)
     waits, active, active_s = cover >= THROUGHOUT, under_load > 0, float(under_load.sum())
     waiting = waits.sum(axis=1) / max(1, int(active.sum()))
     weight = _weights(names, run.settings.tenant_weight)
@@ -263,11 +264,11 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
         )
         for i, (name, one) in enumerate(taken.items())
     ]  # fmt: skip
-    return Tenants(
+    return TenantsSummary(
         rows=tuple(sorted(rows, key=lambda row: -row.service)),
         backlogged=tuple(names[i] for i in backlogged),
         contended_s=float(contended.sum() * events.width),
-        jain=jain((received / weight)[backlogged].tolist()) if within else None,
+        jain=jain_index((received / weight)[backlogged].tolist()) if within else None,
         gap=largest,
         gap_of=None if pair is None else (names[pair[0]], names[pair[1]]),
         under_load_s=active_s,
@@ -286,7 +287,7 @@ def _weights(names: Sequence[str], text: str | None) -> Floats:
     return np.array([given.get(name, middle) / middle for name in names])
 
 
-def covered(began: Floats, ended: Floats, edges: Floats) -> Floats:
+def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
     """How long between each two edges at least one of the stretches was on."""
     if not len(began):
         return np.zeros(len(edges) - 1)
@@ -318,9 +319,9 @@ def _gap(
     return gaps, None if pair is None else largest, pair
 
 
-def _curves(names: Sequence[str], service: Floats, gaps: Floats, edges: Floats) -> Service:
+def _curves(names: Sequence[str], service: Floats, gaps: Floats, edges: Floats) -> TenantService:
     each = BINS // POINTS
-    return Service(
+    return TenantService(
         at_s=tuple(np.round(edges[::each], 3).tolist()),
         received={
             name: tuple(np.round(np.append(0.0, np.cumsum(row)[each - 1 :: each])).tolist())

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, cut, duration, many
-from locust_llm.report.analysis.knee import at, written
+from locust_llm.core.text import format_brief, format_count, format_duration, truncate_text
+from locust_llm.report.analysis.knee import describe_levels, format_knee
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
-from locust_llm.report.document.blocks import star
-from locust_llm.report.document.delivery import span
-from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
+from locust_llm.report.document.blocks import mark_scarce
+from locust_llm.report.document.delivery import describe_span
+from locust_llm.report.results.paired import DIFFERENT, SAME, PairedComparison
 from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
@@ -33,7 +33,7 @@ MAX_NAME: Final = 20
 ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
 
 
-def about(summary: Summary, run: Run) -> Iterator[str]:
+def describe_run_facts(summary: Summary, run: Run) -> Iterator[str]:
     """Model, server, begin, duration."""
     c = summary.conditions
     yield from filter(None, (c.model, c.server))
@@ -42,7 +42,7 @@ def about(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{c.duration_s:.0f} s"
 
 
-def badges(summary: Summary) -> Iterator[tuple[str, str]]:
+def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
     """(text, class)."""
     if summary.examination is not None:
         yield summary.examination.badge()
@@ -55,14 +55,14 @@ def badges(summary: Summary) -> Iterator[tuple[str, str]]:
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
     unsound = sum(not level.sound for level in levels)
     if unsound:
-        yield f"client not OK in {unsound} of {many(len(levels), 'stage')}", "open"
+        yield f"client not OK in {unsound} of {format_count(len(levels), 'stage')}", "open"
     elif summary.client is not None and not levels:
         yield f"client {summary.client.level}", RESULT_CLASSES[summary.client.level]
     if summary.conditions.simulated:
         yield "simulated", "open"
 
 
-def tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
+def make_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if summary.examination is not None:
         return summary.examination.tiles()
     if summary.paired is not None:
@@ -74,7 +74,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
     """Its knees and the best of the valid stages, with those that are left out."""
     for knee in sweep.knees:
         if knee.value is not None:
-            yield f"Knee: {knee.rule}", written(knee), sweep.unit
+            yield f"Knee: {knee.rule}", format_knee(knee), sweep.unit
     for name, rates in (
         ("Output tokens, best", [(level.output_tokens_per_s, level) for level in sweep.levels]),
         ("Good requests, best", [(level.goodput_per_s, level) for level in sweep.levels]),
@@ -85,13 +85,13 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
             continue
         best, where = max(sound, key=lambda pair: pair[0])
         without = [level for _, level in known if not level.sound]
-        left_out = f"; left out: {at(sweep.axis, *without)}" if without else ""
+        left_out = f"; left out: {describe_levels(sweep.axis, *without)}" if without else ""
         what, per, time = sweep.unit.partition("/")
         what = what.removesuffix("s") if where.value == 1 else what
-        yield name, brief(best, digits=3), f"per second, at {where.value:g} {what}{per}{time}{left_out}"
+        yield name, format_brief(best, digits=3), f"per second, at {where.value:g} {what}{per}{time}{left_out}"
 
 
-def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:
+def _paired_tiles(found: PairedComparison) -> Iterator[tuple[str, str, str]]:
     """By how much the candidate differs in what people ask first."""
     for figure in found.figures:
         shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
@@ -105,22 +105,24 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
 
     def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.count:
-            p50, p95, p99 = (duration(row.percentiles[p] / 1e3) + star(row.count, p) for p in (50.0, 95.0, 99.0))
+            p50, p95, p99 = (
+                format_duration(row.percentiles[p] / 1e3) + mark_scarce(row.count, p) for p in (50.0, 95.0, 99.0)
+            )
             yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
 
     c, delivery = summary.conditions, summary.delivery
-    over = "per second" if c.duration_s is None else f"per second over {brief(c.duration_s, ' s', 3)}"
+    over = "per second" if c.duration_s is None else f"per second over {format_brief(c.duration_s, ' s', 3)}"
 
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
-            yield name, brief(row.avg, digits=3), over
+            yield name, format_brief(row.avg, digits=3), over
 
     if "time_to_first_token" in rows:
         first = (TTFT_FROM_DUE.tag, "TTFT from due") if run.has_waits else (TTFT.tag, "TTFT")
         if names := next((found.groups for found in summary.breakdowns if found.of_names), ()):
             for group in names[:MAX_NAMES]:  # other work each: together their times are nobody's
                 row = next((row for row in group.rows if row.tag == first[0]), None)
-                yield from latency(row, f"{first[1]}, {cut(group.label, MAX_NAME)}")
+                yield from latency(row, f"{first[1]}, {truncate_text(group.label, MAX_NAME)}")
         else:
             for tag, name in dict.fromkeys((first, (TTFT.tag, "TTFT"))):
                 yield from latency(rows.get(tag), name)
@@ -133,13 +135,13 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if delivery is None:
         yield from rate(rows.get("request_throughput"), "Requests")
     else:  # as the headline has it
-        offered = f"per second {span(delivery)}, {brief(delivery.offered_per_s, digits=2)} offered"
-        yield "Completed", brief(delivery.completed_per_s, digits=2), offered
+        offered = f"per second {describe_span(delivery)}, {format_brief(delivery.offered_per_s, digits=2)} offered"
+        yield "Completed", format_brief(delivery.completed_per_s, digits=2), offered
     yield from rate(rows.get("goodput"), "Good requests")
     if c.failure_rate is not None:
         cut_too = f", {c.cut:,} cut" if c.cut else ""
         yield (
             "Failed",
-            f"{brief(100 * c.failure_rate, digits=2)}%",
+            f"{format_brief(100 * c.failure_rate, digits=2)}%",
             f"{c.failed:,} of {c.succeeded + c.failed:,}{cut_too}",
         )

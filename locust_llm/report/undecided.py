@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.report_result import OpenRule
+from locust_llm.core.report_result import UndecidedRule
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, RecordFile
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.read_columns import read_columns
 from locust_llm.slo.grammar import INCONCLUSIVE
 
@@ -22,15 +22,15 @@ COURTESY: Final = 10
 """Its nice value, beside a run that is on."""
 
 
-def undecided(folder: Path, run: Run) -> list[OpenRule]:
+def list_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule]:
     """Of the rules that decide, those which are inconclusive. Raises OSError where the records cannot be read."""
     columns, unread = read_columns(folder / RECORDS, run.settings.reader)
-    summary = summarise(columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count))
+    summary = summarise_run(columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count))
     open_ = (result for result in summary.slos if result.decides and result.status == INCONCLUSIVE)
-    return [OpenRule(result.rule, result.reason) for result in open_]
+    return [UndecidedRule(result.rule, result.reason) for result in open_]
 
 
 if __name__ == "__main__":
     os.nice(COURTESY)
-    found = undecided(Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=Run))
+    found = list_undecided_rules(Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=Run))
     sys.stdout.buffer.write(msgspec.json.encode(found))

@@ -8,11 +8,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.core.journal import JOURNALS, lock, read_journal, records_of, unpack
+from locust_llm.core.journal import JOURNALS, lock_file, read_journal, select_intact_records, unpack_record
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, RecordFile, add_records, read_run, write_run
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 
 KILLED: Final = "the run has no end, as its load generator was killed"
 
@@ -20,7 +20,7 @@ KILLED: Final = "the run has no end, as its load generator was killed"
 def add_journaled(folder: Path) -> None:
     """Complete the records of a run whose control is dead, as far as its workers' journals are in its folder; one that is
     complete, or goes on, stays as it is. Each record counts once, however often this is done. Raises OSError."""
-    held = lock(folder / RECORDS)
+    held = lock_file(folder / RECORDS)
     if held is None:  # its control lives, or a worker adds its own
         return
     try:
@@ -39,7 +39,7 @@ def _add(folder: Path) -> None:
         found = read_journal(path)
         if found is not None:
             admitted[path.name] = found.admitted
-            journaled += [unpack(packed) for _, packed in records_of(found.frames)]
+            journaled += [unpack_record(packed) for _, packed in select_intact_records(found.frames)]
     added = add_records(folder / RECORDS, journaled) if journaled else 0
     for number in {record.stage for record in journaled if record.stage}:
         stage = folder / "stages" / str(number) / RECORDS
@@ -69,4 +69,7 @@ def _killed(run: Run, folder: Path, added: int, admitted: Counter[str]) -> Run:
 def _notes(run: Run, added: int) -> tuple[str, ...]:
     if not added:
         return run.notes
-    return (*run.notes, f"{many(added, 'record')} that had not reached the master were found in its workers' journals")
+    return (
+        *run.notes,
+        f"{format_count(added, 'record')} that had not reached the master were found in its workers' journals",
+    )

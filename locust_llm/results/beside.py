@@ -9,16 +9,16 @@ from typing import Final, NamedTuple
 import msgspec
 from tabulate import tabulate
 
-from locust_llm.core.storage import replace
-from locust_llm.core.text import brief, clean, say
+from locust_llm.core.storage import replace_file
+from locust_llm.core.text import clean_line, format_brief, print_safely
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.report.results.work import Length, Work, other_work
+from locust_llm.report.results.work import LengthStatistics, RunWork, find_work_differences
 
-from .audit.finding import Verdict
+from .audit.finding import AuditOutcome
 from .audit.rules import audit
 from .figures import Distribution, Figures
 from .formats import known
-from .page import page
+from .page import render_page
 
 OWN: Final = """
 body { display: block; max-width: 90rem; }
@@ -28,28 +28,30 @@ tr:first-child td { white-space: normal; overflow-wrap: anywhere; min-width: 7re
 Said = Callable[[Figures], str]
 
 
-def compare(words: Sequence[str]) -> int:
+def compare_results(words: Sequence[str]) -> int:
     """Print the table of the results that ``words`` name. 5 where one cannot be read."""
     options = parser().parse_args(words)
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
         try:
-            files += [(path, figures) for figures in known.read(path)]
+            files += [(path, figures) for figures in known.read_figures(path)]
         except (OSError, known.UnknownFormat) as error:
             return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
-    found = table(files)
-    text = markdown(found)
+    found = build_result_table(files)
+    text = format_results_markdown(found)
     try:
         if options.markdown:
-            replace(options.markdown, text.encode())
+            replace_file(options.markdown, text.encode())
         if options.html:
-            replace(options.html, page("beside.html", OWN, title="Results beside each other", found=found).encode())
+            replace_file(
+                options.html, render_page("beside.html", OWN, title="Results beside each other", found=found).encode()
+            )
         if options.json:
             loads = [{"file": str(path), "figures": figures} for path, figures in files]
-            replace(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
+            replace_file(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
     except OSError as error:
         return fail(f"{error.filename} cannot be written: {error.strerror or error}")
-    say(text)
+    print_safely(text)
     return ExitStatus.OK
 
 
@@ -69,7 +71,7 @@ def of_files(words: Sequence[str]) -> bool:
     return len(results) > 1 and any(path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results)
 
 
-class Table(NamedTuple):
+class ResultTable(NamedTuple):
     """Clean text."""
 
     names: list[str]
@@ -86,7 +88,7 @@ class Table(NamedTuple):
     """Of each result, how many checks hold."""
 
 
-def table(files: Sequence[tuple[Path, Figures]]) -> Table:
+def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
     """With the first as the base."""
     names = distinct([figures.title for _, figures in files])
     columns = [figures for _, figures in files]
@@ -102,16 +104,16 @@ def table(files: Sequence[tuple[Path, Figures]]) -> Table:
         measures.append([name, *cells])
     doubts, held = audited([*zip(names, columns, strict=True)])
     cut = {f"{path.name} ends in the middle of {one.cut}, which was not read.": None for path, one in files if one.cut}
-    return Table(
+    return ResultTable(
         names=names,
         conditions=said(conditions),
         measures=said(measures),
         apart=[
-            f"{name} had another load than {names[0]}: {clean(why)}. So there are no differences."
+            f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no differences."
             for name, why in zip(names, whys, strict=True)
             if why
         ],
-        notes=[*map(clean, cut), *([] if all(whys[1:]) else [NO_INTERVALS])],
+        notes=[*map(clean_line, cut), *([] if all(whys[1:]) else [NO_INTERVALS])],
         doubts=doubts,
         held=held,
     )
@@ -121,12 +123,14 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
     """(what stands against each, but for too few samples; how many of its checks hold), in words."""
     each = [(name, audit(figures)) for name, figures in named]
     doubts = [
-        clean(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
+        clean_line(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
         for name, found in each
         for one in found
-        if one.verdict is not Verdict.HOLDS and one.rule != "samples"
+        if one.verdict is not AuditOutcome.HOLDS and one.rule != "samples"
     ]
-    held = [f"{name}: {sum(one.verdict is Verdict.HOLDS for one in found)} of {len(found)}" for name, found in each]
+    held = [
+        f"{name}: {sum(one.verdict is AuditOutcome.HOLDS for one in found)} of {len(found)}" for name, found in each
+    ]
     return doubts, held
 
 
@@ -139,10 +143,10 @@ def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
 
 def said(rows: list[list[str]]) -> list[list[str]]:
     """Clean, without those in which no column has anything."""
-    return [[*map(clean, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
+    return [[*map(clean_line, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
 
 
-def markdown(found: Table) -> str:
+def format_results_markdown(found: ResultTable) -> str:
     rows = tabulate([*found.conditions, *found.measures], ["", *found.names], tablefmt="github", disable_numparse=True)
     return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
 
@@ -150,7 +154,7 @@ def markdown(found: Table) -> str:
 def distinct(titles: Sequence[str]) -> list[str]:
     """Clean, those that come again with a number."""
     return [
-        clean(title) if titles.count(title) == 1 else f"{clean(title)} ({titles[: place + 1].count(title)})"
+        clean_line(title) if titles.count(title) == 1 else f"{clean_line(title)} ({titles[: place + 1].count(title)})"
         for place, title in enumerate(titles)
     ]
 
@@ -164,7 +168,7 @@ NO_INTERVALS: Final = (
 def unlike(base: Figures, other: Figures) -> str:
     """Why both cannot be compared: other work, or another load; empty: they can. What one of them does not say is no
     reason."""
-    if found := other_work(_work(base), _work(other)):
+    if found := find_work_differences(_work(base), _work(other)):
         return ", ".join(map(str, found))
     for name, a, b in (
         ("in flight at most", base.concurrency, other.concurrency),
@@ -179,24 +183,26 @@ def unlike(base: Figures, other: Figures) -> str:
     return ""
 
 
-def _work(figures: Figures) -> Work:
+def _work(figures: Figures) -> RunWork:
     """Tokenizers differ; the server's own count is the same for all."""
     counted = figures.server_output_tokens
-    output = _length(figures.output_tokens) if counted is None else Length(counted)
-    return Work(figures.model, {"input tokens": _length(figures.input_tokens), "output tokens": output}, figures.tool)
+    output = _length(figures.output_tokens) if counted is None else LengthStatistics(counted)
+    return RunWork(
+        figures.model, {"input tokens": _length(figures.input_tokens), "output tokens": output}, figures.tool
+    )
 
 
-def _length(of: Distribution) -> Length | None:
+def _length(of: Distribution) -> LengthStatistics | None:
     if not of.avg:
         return None
-    return Length(of.avg, of.std / math.sqrt(of.count) if of.std and of.count else 0.0)
+    return LengthStatistics(of.avg, of.std / math.sqrt(of.count) if of.std and of.count else 0.0)
 
 
 def _cell(value: float | None, base: float | None) -> str:
     if value is None:
         return "-"
     more = f" ({(value / base - 1) * 100:+.1f}%)" if base else ""
-    return f"{brief(value)}{more}"
+    return f"{format_brief(value)}{more}"
 
 
 def _of(field: str, point: str) -> Callable[[Figures], float | None]:
@@ -215,9 +221,9 @@ CONDITIONS: Final[dict[str, Said]] = {
     "requests/s asked for": lambda one: "-" if one.rate_per_s is None else f"{one.rate_per_s:g}",
     "requests": lambda one: "-" if one.requests is None else f"{one.requests:,}",
     "failed": lambda one: f"{one.failed:,}",
-    "input tokens": lambda one: brief(one.input_tokens.avg),
-    "output tokens": lambda one: brief(one.output_tokens.avg),
-    "output tokens by the server": lambda one: brief(one.server_output_tokens),
+    "input tokens": lambda one: format_brief(one.input_tokens.avg),
+    "output tokens": lambda one: format_brief(one.output_tokens.avg),
+    "output tokens by the server": lambda one: format_brief(one.server_output_tokens),
 }
 MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
     **{f"{name} {point}, ms": _of(field, point) for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))

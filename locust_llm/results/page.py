@@ -9,12 +9,12 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from locust_llm.core.text import clean
+from locust_llm.core.text import clean_line
 
 STYLES: Final = ("plots.css", "page.css")
 
 
-def page(template: str, own: str, **what: object) -> str:
+def render_page(template: str, own: str, **what: object) -> str:
     """``template``: its name; ``own``: style of this page alone. The page's policy names the whole style by its hash."""
     style = "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES) + own
     digest = b64encode(sha256(style.encode()).digest()).decode()
@@ -26,5 +26,5 @@ def page(template: str, own: str, **what: object) -> str:
 def _templates() -> Environment:
     return Environment(
         loader=PackageLoader("locust_llm.results", "templates"), autoescape=True, undefined=StrictUndefined,
-        finalize=lambda value: clean(value) if type(value) is str else value,
+        finalize=lambda value: clean_line(value) if type(value) is str else value,
     )  # fmt: skip

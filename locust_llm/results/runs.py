@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import clean
-from locust_llm.report.comparison import NOTES, Comparison, Line, Pair, against, cells_of
-from locust_llm.report.document.blocks import Text
+from locust_llm.core.text import clean_line
+from locust_llm.report.comparison import NOTES, Comparison, ComparisonLine, RunPair, format_line_cells, make_pair_blocks
+from locust_llm.report.document.blocks import TextBlock
 from locust_llm.report.document.remarks import SIMULATED
 
 from .beside import audited, conditions_of, distinct, said
 from .figures import Figures
 from .formats import known
-from .page import page as rendered
+from .page import render_page as rendered
 
 OWN: Final = """
 body { display: block; max-width: 90rem; }
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     word: str = ""
 
 
-def page(found: Comparison) -> str:
+def render_comparison_page(found: Comparison) -> str:
     """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the page says so."""
     folders = [found.base, *(pair.folder for pair in found.runs)]
     names = distinct([Path(folder).name for folder in folders])
@@ -75,36 +75,36 @@ def _figures(folders: Sequence[str], names: Sequence[str]) -> tuple[list[Figures
     found, unread = list[Figures | None](), list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
-            found.append(known.read(Path(folder))[0])
+            found.append(known.read_figures(Path(folder))[0])
         except (OSError, known.UnknownFormat) as error:
             found.append(None)
             unread.append(f"{name}: not audited: {getattr(error, 'strerror', None) or error}")
     return found, unread
 
 
-def _rows(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Cell]]]:
+def _rows(pairs: Sequence[RunPair]) -> Iterator[tuple[str, list[Cell]]]:
     """A row for each figure that a pair has, the base's first."""
     each = [dict(_lines(pair)) for pair in pairs]
     for label in dict.fromkeys(label for lines in each for label in lines):
         finest = min((lines[label] for lines in each if label in lines), key=_reach)
-        yield label, [Cell(cells_of(finest)[0]), *(_cell(lines.get(label)) for lines in each)]
+        yield label, [Cell(format_line_cells(finest)[0]), *(_cell(lines.get(label)) for lines in each)]
 
 
-def _reach(line: Line) -> float:
+def _reach(line: ComparisonLine) -> float:
     """Of the interval: the narrowest allows the most digits."""
     return math.inf if line.low is None or line.high is None else line.high - line.low
 
 
-def _lines(pair: Pair) -> Iterator[tuple[str, Line]]:
+def _lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
     """Of a sweep by stage."""
     yield from ((line.label, line) for line in pair.lines)
     yield from ((f"{line.label}, {pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines)
 
 
-def _cell(line: Line | None) -> Cell:
+def _cell(line: ComparisonLine | None) -> Cell:
     if line is None:
         return Cell("-")
-    _, value, difference, percent, interval, word = cells_of(line)
+    _, value, difference, percent, interval, word = format_line_cells(line)
     known = difference if interval == "-" else f"{difference} ({interval})"
     return Cell(value, *("" if text == "-" else text for text in (known, percent, word)))
 
@@ -113,8 +113,8 @@ def _remarks(found: Comparison, names: Sequence[str], loud: bool) -> list[tuple[
     """(runs, what is to be known of all of them): ``loud`` warnings, or notes on figures; not what the page says anyway."""
     texts: dict[str, list[str]] = {f"WARNING: {warning}": [names[0]] for warning in found.warnings if loud}
     for name, pair in zip(names[1:], found.runs, strict=True):
-        blocks = (block for block in against(pair, (names[0], name)) if isinstance(block, Text))
+        blocks = (block for block in make_pair_blocks(pair, (names[0], name)) if isinstance(block, TextBlock))
         for text in dict.fromkeys(block.text for block in blocks if block.loud == loud):
             if not text.startswith("Not compared, as") and not text.endswith("stage by stage:"):
                 texts.setdefault(text, []).append(name)
-    return [(", ".join(of), clean(text.removeprefix("WARNING: "))) for text, of in texts.items()]
+    return [(", ".join(of), clean_line(text.removeprefix("WARNING: "))) for text, of in texts.items()]

@@ -17,22 +17,22 @@ def is_address(word: str) -> bool:
     return bool(_ADDRESS.fullmatch(word)) and not Path(word).exists()
 
 
-def add_host(parser: argparse.ArgumentParser) -> None:
+def add_host_option(parser: argparse.ArgumentParser) -> None:
     """For a command that asks one server, which may stand alone or behind ``--host``: see ``given_host``."""
     parser.add_argument("address", nargs="?", metavar="HOST", help="the server, such as localhost:8000")
     parser.add_argument("-H", "--host", metavar="HOST", help="the same, as run has it")
 
 
-def given_host(address: str | None, host: str | None) -> str:
+def choose_given_host(address: str | None, host: str | None) -> str:
     """The one server of a command line. Raises ValueError of one sentence."""
     if not address and not host:
         raise ValueError("the server's address is missing, such as localhost:8000")
-    if address and host and base_url(address) != base_url(host):
+    if address and host and normalise_base_url(address) != normalise_base_url(host):
         raise ValueError("two addresses are given: name one server")
     return address or host or ""
 
 
-def base_url(host: str) -> str:
+def normalise_base_url(host: str) -> str:
     """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``. The first
     of several. A path before ``/v1`` and a query stay: see ``url_of``."""
     host = host.partition(",")[0].strip()
@@ -44,7 +44,7 @@ def base_url(host: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}{query}" if host else ""
 
 
-def url_of(address: str, path: str) -> str:
+def join_server_url(address: str, path: str) -> str:
     """``path``, with its query if it has one, at a server: below the path of its address, and with the query of that. A
     parameter that both name is that of ``path``."""
     base, _, query = address.partition("?")
@@ -55,13 +55,13 @@ def url_of(address: str, path: str) -> str:
     return base + path + (("&" if "?" in path else "?") + more if more else "")
 
 
-def replica_urls(hosts: str) -> tuple[str, ...]:
+def split_replica_urls(hosts: str) -> tuple[str, ...]:
     """Of each, where there are several, with commas between."""
-    found = tuple(dict.fromkeys(base_url(host) for host in hosts.split(",") if host.strip()))
+    found = tuple(dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip()))
     return found if len(found) > 1 else ()
 
 
-def page_url(url: str) -> str:
+def complete_page_url(url: str) -> str:
     """Of metrics: ``replica:8000`` is ``http://replica:8000/metrics``. What is no URL stays as it is."""
     url = url.strip()
     if "://" not in url:
@@ -73,7 +73,7 @@ def page_url(url: str) -> str:
     return url if parts.path.strip("/") else parts._replace(path="/metrics").geturl()
 
 
-def metrics_port(text: str) -> tuple[str, int]:
+def parse_metrics_port(text: str) -> tuple[str, int]:
     """Address and port of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of one sentence."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 2**16:
@@ -81,7 +81,7 @@ def metrics_port(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def not_opened(text: str, error: OSError, flag: str = "--metrics-port") -> str:
+def explain_unopened_port(text: str, error: OSError, flag: str = "--metrics-port") -> str:
     """Why that port cannot be had, and what to do."""
     used = "another program has it, give another port" if error.errno == errno.EADDRINUSE else error.strerror or error
     return f"{flag} {text} cannot be opened: {used}"

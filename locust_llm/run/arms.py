@@ -11,7 +11,7 @@ from .discovery import Discovery
 from .request_form import RequestForm
 
 
-class Side(NamedTuple):
+class VariantTarget(NamedTuple):
     """Where a request goes, and in what it differs from those of the other arm."""
 
     name: str
@@ -28,11 +28,11 @@ class Side(NamedTuple):
     """As the server takes requests."""
 
 
-def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, Side]:
+def make_variant_targets(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, VariantTarget]:
     """By name, the base first; without arms one side without a name. ``headers``: the candidate's own. Raises ValueError."""
     if not s.compares:
-        return {"": Side("", s.host, found.model, found.length_way, form=found.form)}
-    base = Side(BASE, s.host, found.model, found.length_way, form=found.form)
+        return {"": VariantTarget("", s.host, found.model, found.length_way, form=found.form)}
+    base = VariantTarget(BASE, s.host, found.model, found.length_way, form=found.form)
     if s.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
     if (other := found.candidate) is None:
@@ -40,13 +40,13 @@ def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str
     own = s.changes
     return {
         BASE: base,
-        CANDIDATE: Side(
+        CANDIDATE: VariantTarget(
             CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model, other.form
         ),
     }
 
 
-def arms_of(s: Settings, found: Discovery) -> tuple[Arm, ...]:
+def list_variants(s: Settings, found: Discovery) -> tuple[Arm, ...]:
     """For run.json."""
     if not s.compares:
         return ()

@@ -24,7 +24,7 @@ DRIFT: Final = 200e-6
 
 
 @cache
-def offset_s() -> float:
+def measure_clock_offset_s() -> float:
     """What to add to this process's monotonic clock to get Unix time; taken once, so a stepped wall clock moves nothing."""
     return time.time() - time.monotonic()
 
@@ -42,12 +42,12 @@ def clock_id(boot: Path = Path("/proc/sys/kernel/random/boot_id"), space: Path =
         return named
 
 
-class Clock:
+class SyncedClock:
     """``offset_s``: what to add to a stamp of this process to get Unix time as the control has it, to within
     ``error_at(now)``."""
 
     def __init__(self) -> None:
-        self.offset_s = offset_s()
+        self.offset_s = measure_clock_offset_s()
         self.shared = False
         """It is the control's own."""
         self.stated_s = 0.0

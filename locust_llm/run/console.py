@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 
-def write(text: str, out: TextIO | None = None) -> bool:
+def write_console(text: str, out: TextIO | None = None) -> bool:
     """Written and flushed (default: to standard output), or from now on discarded, which is False."""
     out = sys.stdout if out is None else out
     if out is None:  # closed from the start
@@ -16,12 +16,12 @@ def write(text: str, out: TextIO | None = None) -> bool:
         out.write(text)
         out.flush()
     except (OSError, ValueError):
-        discard(out)
+        discard_output(out)
         return False
     return True
 
 
-def discard(out: TextIO) -> None:
+def discard_output(out: TextIO) -> None:
     """What is still to be written there goes nowhere: Python would try once more at its end, and fail with status 120."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -41,10 +41,10 @@ def discard_if_unread() -> None:
         except (AttributeError, OSError, ValueError):  # none, or no file
             continue
         if gone:
-            discard(out)
+            discard_output(out)
 
 
-def columns() -> dict[str, str]:
+def terminal_width_variable() -> dict[str, str]:
     """The width of the terminal as the variable by which a child process knows it; empty where there is none."""
     try:
         return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
@@ -52,14 +52,14 @@ def columns() -> dict[str, str]:
         return {}
 
 
-def settle() -> None:
+def settle_output() -> None:
     """Before Python's own last flush."""
     for out in (sys.stdout, sys.stderr):
         if out is not None:
-            write("", out)
+            write_console("", out)
 
 
-def settle_at_exit() -> None:
+def settle_output_at_exit() -> None:
     """Also: what was closed from the start goes nowhere, and no file or socket of the run gets its number."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         try:
@@ -71,5 +71,5 @@ def settle_at_exit() -> None:
                 os.close(nowhere)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
-    atexit.unregister(settle)
-    atexit.register(settle)
+    atexit.unregister(settle_output)
+    atexit.register(settle_output)

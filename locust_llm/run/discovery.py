@@ -14,39 +14,39 @@ from typing import Any, Final
 import gevent
 import msgspec
 
-from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
+from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, make_length_fields, obeys_length
 from locust_llm.client.exchange import SIMULATOR, UserConnection
-from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
-from locust_llm.core.extra_inputs import extras
-from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
+from locust_llm.client.fetch import FetchedResponse, FetchFailed, decode_response, fetch
+from locust_llm.core.extra_inputs import collect_extra_inputs
+from locust_llm.core.foreign_text import NAME_BYTES, Secrets, collect_secrets, sanitise_text
 from locust_llm.core.machine import Commit
-from locust_llm.core.run import Probe
+from locust_llm.core.run import CalibrationRequest
 from locust_llm.core.settings import Settings
-from locust_llm.load.mix import canonical
-from locust_llm.load.prompts import Lengths, sample_numbers
-from locust_llm.load.schema import MISSING, available, wanted
+from locust_llm.load.mix import format_canonical_mix
+from locust_llm.load.prompts import PromptLengthModel, draw_sample_numbers
+from locust_llm.load.schema import MISSING, find_response_schema, has_jsonschema
 from locust_llm.protocols.answer import status_message
-from locust_llm.protocols.known import PROTOCOLS, headers_as
+from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
 
-from .address import url_of
-from .identity import TIMEOUT_S, identify
-from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, completion_of
+from .address import join_server_url
+from .identity import TIMEOUT_S, identify_server
+from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
 from .refusals import (
     BUSY,
-    answer_lengths,
-    answered,
-    context_of,
-    fit_to_show,
-    forgets,
+    explain_forgotten_responses,
+    explain_permanent_failure,
+    explain_refused_request,
+    explain_too_long_answers,
+    explain_too_long_prompts,
+    find_answered_protocols,
     has_key,
-    hopeless,
-    refused,
-    some_of,
-    too_long,
-    too_long_answers,
+    is_fit_to_show,
+    list_answer_lengths,
+    list_some_names,
+    read_context_length,
 )
 from .request_form import RequestForm
-from .tokenizer_calibration import calibrate
+from .tokenizer_calibration import calibrate_tokenizer
 
 logger = logging.getLogger("locust_llm")
 
@@ -59,7 +59,7 @@ INSECURE: Final = (
     "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could read and change "
     "everything, the key too"
 )
-Ask = Callable[..., Answer]
+Ask = Callable[..., FetchedResponse]
 """From method, path, body (``data``) and ``timeout_s`` to an answer. Raises FetchFailed."""
 
 
@@ -93,12 +93,12 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str = ""
     """See Run."""
     simulated: bool = False
-    lengths: Lengths = Lengths()
+    lengths: PromptLengthModel = PromptLengthModel()
     form: RequestForm = RequestForm()
     """Of its requests, where this server refuses fields of theirs."""
     length_way: tuple[str, ...] = ()
     """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[CalibrationRequest, ...] = ()
     context: int | None = None
     """Tokens that the model has room for; None: the server does not list it."""
     dataset_sessions: int | None = None
@@ -114,7 +114,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         return self.mix or self.model or ""
 
 
-def spoken(
+def find_spoken_protocols(
     settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
 ) -> list[str]:
     """The protocols that the server answers besides that of the settings, as ``--endpoint-type`` has them: each is asked
@@ -122,16 +122,16 @@ def spoken(
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        return answered(ask, settings, model, until)
+        return find_answered_protocols(ask, settings, model, until)
     finally:
         line.close()
 
 
-def form_of(
+def find_request_form(
     settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
 ) -> tuple[RequestForm, str, list[str]]:
     """The form of requests that this server takes, why it takes none, and notes. ``until``: when it ends, monotonic s."""
-    secrets, line = secrets_of(headers, headers), UserConnection()
+    secrets, line = collect_secrets(headers, headers), UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     left_s = max(0.1, until - time.monotonic())
     probes = ProbeRequests(ask, settings, model, key=has_key(headers), timeout_s=left_s)
@@ -141,11 +141,11 @@ def form_of(
         why = probes.unanswered(error)
     finally:
         line.close()
-    notes = [shown(note, secrets, most=LINE_BYTES) for note in probes.notes]
-    return probes.form, shown(why, secrets, most=LINE_BYTES), notes
+    notes = [sanitise_text(note, secrets, most=LINE_BYTES) for note in probes.notes]
+    return probes.form, sanitise_text(why, secrets, most=LINE_BYTES), notes
 
 
-def discover(
+def discover_server(
     settings: Settings,
     headers: Mapping[str, str],
     *,
@@ -154,13 +154,13 @@ def discover(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Discovery:
     """Ask the server. Raises SurveyFailed."""
-    secrets = secrets_of(headers, headers)
+    secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
         return _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
     except DiscoveryFailed as error:  # servers like to quote the key that they refuse
-        raise DiscoveryFailed(shown(str(error), secrets, most=LINE_BYTES)) from None
+        raise DiscoveryFailed(sanitise_text(str(error), secrets, most=LINE_BYTES)) from None
     finally:
         line.close()  # before any fork
 
@@ -168,15 +168,15 @@ def discover(
 def _ask(
     settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
     data: bytes = b"", *, timeout_s: float, kind: str = "", begun: bool = False,
-) -> Answer:  # fmt: skip
+) -> FetchedResponse:  # fmt: skip
     """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see fetch."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.info,
-        f"Waiting for {url_of(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
+        f"Waiting for {join_server_url(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
-        sent = headers_as(kind, headers, settings.endpoint_type) if kind else headers
-        url = url_of(settings.host, path)
+        sent = convert_key_headers(kind, headers, settings.endpoint_type) if kind else headers
+        url = join_server_url(settings.host, path)
         return fetch(method, url, sent, data, line=line, verify=verify, timeout_s=timeout_s, begun=begun)
     finally:
         waiting.kill(block=False)
@@ -187,22 +187,22 @@ def _survey(
     key: bool,
 ) -> Discovery:  # fmt: skip
     answer = _models(ask, settings, clock, sleep)
-    header = shown(answer.server, secrets, most=NAME_BYTES)
+    header = sanitise_text(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
-    if not available() and wanted(extras(settings)) is not None:
+    if not has_jsonschema() and find_response_schema(collect_extra_inputs(settings)) is not None:
         notes.append(f"answers are not held against their schema, as {MISSING}")
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
     props = cache(partial(_props, ask))
-    contexts = [context_of(answer.body, name, props) for name in (settings.models or (model,))]
+    contexts = [read_context_length(answer.body, name, props) for name in (settings.models or (model,))]
     context = min(filter(None, contexts), default=None)
-    for refuses, sentence in too_long(settings, context) if context is not None else ():
+    for refuses, sentence in explain_too_long_prompts(settings, context) if context is not None else ():
         if refuses:
             raise DiscoveryFailed(sentence)
         notes.append(sentence)
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
-        model=model, mix=canonical(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
+        model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
         simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
     )  # fmt: skip
     if settings.probe:
@@ -212,22 +212,24 @@ def _survey(
             found = _find_longest(probes, found)
         found = _measure(probes, found)
         found = _keep_length(probes, found) if settings.generates else found
-        if settings.responses_state == "server" and (why := forgets(ask, settings, model)):
+        if settings.responses_state == "server" and (why := explain_forgotten_responses(ask, settings, model)):
             raise DiscoveryFailed(f"--responses-state server: {why}")
-    return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
+    return msgspec.structs.replace(
+        found, notes=tuple(sanitise_text(note, secrets, most=LINE_BYTES) for note in found.notes)
+    )
 
 
-def _identity(ask: Ask, header: str, models: Answer, secrets: Secrets) -> tuple[str, dict[str, str]]:
+def _identity(ask: Ask, header: str, models: FetchedResponse, secrets: Secrets) -> tuple[str, dict[str, str]]:
     """(name and version, flags)."""
 
     def get(path: str) -> bytes | None:
         answer = ask("GET", path, timeout_s=TIMEOUT_S)
         return answer.body if answer.status == 200 else None
 
-    if header.startswith(SIMULATOR) or (found := identify(get, header, models.body)) is None:
+    if header.startswith(SIMULATOR) or (found := identify_server(get, header, models.body)) is None:
         return header, {}
-    flags = {name: shown(value, secrets, most=NAME_BYTES) for name, value in found.flags}
-    return shown(found.name, secrets, most=NAME_BYTES), flags
+    flags = {name: sanitise_text(value, secrets, most=NAME_BYTES) for name, value in found.flags}
+    return sanitise_text(found.name, secrets, most=NAME_BYTES), flags
 
 
 def _props(ask: Ask) -> dict[str, Any] | None:
@@ -236,10 +238,12 @@ def _props(ask: Ask) -> dict[str, Any] | None:
         answer = ask("GET", "/props", timeout_s=MODELS_TIMEOUT_S)
     except FetchFailed:
         return None
-    return decoded(answer.body, dict[str, Any]) if answer.status == 200 else None
+    return decode_response(answer.body, dict[str, Any]) if answer.status == 200 else None
 
 
-def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:
+def _models(
+    ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]
+) -> FetchedResponse:
     """The answer of GET /v1/models, waited for if that was asked."""
     until, waited = clock() + settings.wait_for_model_timeout_s, ""
     while True:
@@ -247,7 +251,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
             answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
             reason = f"HTTP {answer.status}" if answer.status >= 500 else ""
         except FetchFailed as error:
-            if why := hopeless(settings, error, over=clock() >= until):
+            if why := explain_permanent_failure(settings, error, over=clock() >= until):
                 raise DiscoveryFailed(why) from error
             reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):
@@ -256,43 +260,45 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
             raise DiscoveryFailed(f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}")
         if not waited:
             waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
-            logger.info(shown(waited, most=LINE_BYTES))
+            logger.info(sanitise_text(waited, most=LINE_BYTES))
         sleep(1.0)
 
 
-def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool = False) -> tuple[str | None, list[str]]:
+def _choose(
+    settings: Settings, answer: FetchedResponse, secrets: Secrets, *, key: bool = False
+) -> tuple[str | None, list[str]]:
     """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
     asked, flag = settings.models, "--model-mix" if settings.model_mix else "--model"
     first = asked[0] if asked else None
     if answer.status in (401, 403):
-        why = refused(answer.status, status_message(answer.body), settings, key=key)
+        why = explain_refused_request(answer.status, status_message(answer.body), settings, key=key)
         if settings.model_check:
             raise DiscoveryFailed(why)
         return first, [f"the models were not listed: {why}"]
     for name in asked:
-        if shown(name, most=NAME_BYTES) != name:
+        if sanitise_text(name, most=NAME_BYTES) != name:
             raise DiscoveryFailed(
                 f"{flag} {name!r} is no name that can be shown: it has other characters than text, or is too long"
             )
-    models = decoded(answer.body, _Models) if answer.status == 200 else None
+    models = decode_response(answer.body, _Models) if answer.status == 200 else None
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
         return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
     if first is None:
-        showable = [name for name in names if fit_to_show(name, secrets)]
+        showable = [name for name in names if is_fit_to_show(name, secrets)]
         if not showable:
             raise DiscoveryFailed(
                 f"no name of a model that the server lists can be shown (they hold control characters or a secret, end in "
                 f"*, or are longer than {NAME_BYTES} bytes): give --model"
             )
-        chosen = f"no --model given: {showable[0]} taken, the first of {some_of(names, secrets)}"
+        chosen = f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
         return showable[0], [chosen] if len(names) > 1 else []
     known = [] if models is None else models.data
     missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
     if not missing:
         return first, []
-    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {some_of(names, secrets)}"
+    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {list_some_names(names, secrets)}"
     if settings.model_check:
         raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
     given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
@@ -309,8 +315,8 @@ def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
     """The lengths of prompts in tokens, as the server counts them."""
     count_by_chat = partial(_count_by_chat, probes)
     if not probes.settings.generates:  # else the first request has shown that it answers
-        count_by_chat(*sample_numbers(1))
-    counted = calibrate(probes.ask, probes.settings, found.model, found.context, count_by_chat)
+        count_by_chat(*draw_sample_numbers(1))
+    counted = calibrate_tokenizer(probes.ask, probes.settings, found.model, found.context, count_by_chat)
     return msgspec.structs.replace(
         found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
     )
@@ -325,7 +331,7 @@ def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
         raise DiscoveryFailed(probes.unanswered(error)) from error
     if why := probes.refusal(answer):
         raise DiscoveryFailed(why)
-    return (completion_of(probes.settings, answer).input_tokens or 0) // least or None
+    return (decode_completion(probes.settings, answer).input_tokens or 0) // least or None
 
 
 def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
@@ -346,14 +352,14 @@ def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
     if found.context is not None:
         return found
     s = probes.settings
-    sizes = sorted(answer_lengths(s))
+    sizes = sorted(list_answer_lengths(s))
     longest, median = sizes[-1], sizes[len(sizes) // 2]
     if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
         return found
     why = message if median == longest else probes.refuses_length(median)
     if why and not (s.input_file or s.has_own_code):
-        raise DiscoveryFailed(too_long_answers(s, median, why))
-    note = f"WARNING: {too_long_answers(s, longest, message)}; requests for so many will fail"
+        raise DiscoveryFailed(explain_too_long_answers(s, median, why))
+    note = f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
     return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
@@ -361,11 +367,11 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
     """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
     went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
     DiscoveryFailed if the server refuses what a run would send."""
-    asked, extra, settings = list(found.probes), extras(probes.settings), probes.settings
+    asked, extra, settings = list(found.probes), collect_extra_inputs(probes.settings), probes.settings
     chosen = any(name in extra for way in WAYS for name in way)
     for way in (ways := [(), *(() if chosen else WAYS)]):
         tokens = None if chosen else LENGTH_TOKENS
-        fields = extra | length_fields(way, LENGTH_TOKENS)
+        fields = extra | make_length_fields(way, LENGTH_TOKENS)
         try:
             answer = probes.send(QUESTION, tokens, **fields)
             if not way and answer.status >= 500:  # one failure shows nothing: what if it fails again?
@@ -375,11 +381,13 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
             return msgspec.structs.replace(found, probes=tuple(asked), notes=(*found.notes, note))
         if not way and answer.status not in BUSY and (why := probes.refusal(answer)):
             raise DiscoveryFailed(why)
-        made = (completion := completion_of(settings, answer)).output_tokens
+        made = (completion := decode_completion(settings, answer)).output_tokens
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
-        asked.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
-        if obeyed(answer.status, made, completion.finish_reason):
+        asked.append(
+            CalibrationRequest(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0)
+        )
+        if obeys_length(answer.status, made, completion.finish_reason):
             if way:
                 return msgspec.structs.replace(found, probes=tuple(asked), length_way=way)
             del ways[2:]

@@ -12,18 +12,20 @@ from typing import Any, Final
 
 from locust.argument_parser import LocustArgumentParser
 
-from locust_llm.core.foreign_text import without_url_secrets
-from locust_llm.core.machine import usable_cores, versions
-from locust_llm.core.options.command_line import CommandLine
-from locust_llm.core.options.option import GROUPS, Option, options_of
-from locust_llm.core.refusal import refuse
+from locust_llm.core.foreign_text import hide_url_secrets
+from locust_llm.core.machine import format_versions, usable_cores
+from locust_llm.core.options.command_line import CommandLineOptions
+from locust_llm.core.options.option import GROUPS, Option, declared_options
+from locust_llm.core.refusal import refuse_run
 from locust_llm.core.settings import Settings
-from locust_llm.load.numbers import cut_short, read_number, shown
+from locust_llm.load.numbers import format_quoted_number, read_number, truncate_quoted_text
 
-from .address import base_url, is_address
+from .address import is_address, normalise_base_url
 
-OF_SETTINGS: Final = tuple(option for option in options_of(Settings) if option.group != "locust")
-OPTIONS: Final = tuple(sorted((*OF_SETTINGS, *options_of(CommandLine)), key=lambda o: list(GROUPS).index(o.group)))
+OF_SETTINGS: Final = tuple(option for option in declared_options(Settings) if option.group != "locust")
+OPTIONS: Final = tuple(
+    sorted((*OF_SETTINGS, *declared_options(CommandLineOptions)), key=lambda o: list(GROUPS).index(o.group))
+)
 """All of ours, in the order of --help."""
 ACCESS: Final = (
     "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key", "ca_cert", "source_ip",
@@ -45,19 +47,21 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
         groups.insert(sum(one.title in titles for one in groups[:-1]), groups.pop())
         for option in members:
             action: Any = group.add_argument(option.flag, **_argument(option))
-            action.help = help_of(option).replace("%", "%%")
+            action.help = format_option_help(option).replace("%", "%%")
             action.include_in_web_ui = option.in_form
             action.is_secret = action.is_required = action.is_multiple = False
 
 
-def add_access(parser: ArgumentParser) -> None:
+def add_access_options(parser: ArgumentParser) -> None:
     """What lets requests in, for the commands that have a few options of a run: with its names, texts and variables."""
     by_dest = {option.dest: option for option in OPTIONS}
     for option in map(by_dest.__getitem__, ACCESS):
         how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
         if option.repeated:  # headers of the environment are read where the others are
             how = {"action": "append", "default": []}
-        parser.add_argument(option.flag, metavar=value_of(option), help=help_of(option).replace("%", "%%"), **how)
+        parser.add_argument(
+            option.flag, metavar=format_metavar(option), help=format_option_help(option).replace("%", "%%"), **how
+        )
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
 
 
@@ -65,26 +69,26 @@ def _argument(option: Option) -> dict[str, Any]:
     if option.kind is bool:
         return {"action": BooleanOptionalAction, "default": option.default}
     if option.repeated:
-        return {"action": "append", "default": [], "metavar": value_of(option)}
+        return {"action": "append", "default": [], "metavar": format_metavar(option)}
     return {
-        "type": reader(option), "default": parser_default(option), "metavar": value_of(option),
+        "type": make_option_reader(option), "default": parser_default(option), "metavar": format_metavar(option),
         "env_var": option.variable, **({"nargs": "?", "const": option.alone} if option.alone else {}),
     }  # fmt: skip
 
 
 def parser_default(option: Option) -> Any:
     """What the parsed options hold where nothing was given: of percentiles a text."""
-    return default_of(option) if option.kind is tuple else option.default
+    return format_option_default(option) if option.kind is tuple else option.default
 
 
-def value_of(option: Option) -> str:
+def format_metavar(option: Option) -> str:
     """What the flag takes, in one word."""
     if option.choices:
         return f"{{{','.join(option.choices)}}}"
     return option.unit.upper() or {int: "N", float: "NUMBER"}.get(option.kind, "TEXT")
 
 
-def default_of(option: Option) -> str:
+def format_option_default(option: Option) -> str:
     """The default as text; empty without one."""
     if option.otherwise or option.default in (None, (), ""):
         return option.otherwise
@@ -92,29 +96,31 @@ def default_of(option: Option) -> str:
         return "on" if option.default else "off"
     if option.kind is tuple:
         return ",".join(f"{value:g}" for value in option.default)
-    return shown(option.default) if option.kind in (int, float) else str(option.default)
+    return format_quoted_number(option.default) if option.kind in (int, float) else str(option.default)
 
 
-def example_of(option: Option) -> str:
+def format_option_example(option: Option) -> str:
     """A value as a shell takes it; the whole flag of a switch."""
     if option.kind is bool:
         return f"--no-{option.flag[2:]}" if option.default else option.flag
     return shlex.quote(option.example)
 
 
-def help_of(option: Option) -> str:
+def format_option_help(option: Option) -> str:
     """The text of --help and of the web form."""
-    return f"{option.help} (default: {default_of(option) or 'none'}; example: {example_of(option)})"
+    return (
+        f"{option.help} (default: {format_option_default(option) or 'none'}; example: {format_option_example(option)})"
+    )
 
 
-def reader(option: Option) -> Callable[[str], Any]:
+def make_option_reader(option: Option) -> Callable[[str], Any]:
     """The option's value from its text. Raises Refused."""
     if option.kind in (int, float):
-        return number(option.kind, option.flag, "%" if option.unit == "percent" else "")
+        return make_number_type(option.kind, option.flag, "%" if option.unit == "percent" else "")
     return _percentiles if option.kind is tuple else str
 
 
-def number(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
+def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
     """A type for argparse; empty means not set (environment). ``unit``: may stand behind it. Raises Refused, as argparse
     would end with status 2."""
 
@@ -124,7 +130,9 @@ def number(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
         try:
             return read_number(kind, text.strip().removesuffix(unit))
         except ValueError:
-            refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {cut_short(text)!r}")
+            refuse_run(
+                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {truncate_quoted_text(text)!r}"
+            )
 
     return parse
 
@@ -133,7 +141,9 @@ def _percentiles(text: str) -> str:
     try:
         [read_number(float, part) for part in text.split(",")]
     except ValueError:
-        refuse(f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {cut_short(text)!r}")
+        refuse_run(
+            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {truncate_quoted_text(text)!r}"
+        )
     return text
 
 
@@ -141,7 +151,7 @@ PROCESSES: Final = "LOCUST_PROCESSES"
 AUTO: Final = "auto"
 
 
-def auto_processes(parser: ArgumentParser) -> None:
+def accept_auto_processes(parser: ArgumentParser) -> None:
     """Let Locust's --processes be ``auto`` too: on the command line and in files by its type, in the environment by what
     stands there, which Locust reads again and again with parsers of its own."""
     if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
@@ -159,7 +169,7 @@ def _processes(text: str) -> int | None:
     try:
         return int(read_number(int, text)) if text.strip() else None
     except ValueError:
-        refuse(f"--processes takes a whole number or {AUTO}, got {cut_short(text)!r}")
+        refuse_run(f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}")
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
@@ -284,7 +294,7 @@ WITHOUT: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
 """Options of these tools without an equivalent: most are of their own processes, consoles and files."""
 
 
-def accept_peers(parser: ArgumentParser) -> None:
+def accept_peer_option_names(parser: ArgumentParser) -> None:
     """Let the parser take the names that mean the same with other load testers; its help has ours alone."""
     actions = parser._option_string_actions
     for here, names in SAME.items():
@@ -295,7 +305,7 @@ def accept_peers(parser: ArgumentParser) -> None:
         actions.setdefault("-m", actions["--model"])  # of AIPerf
 
 
-def introduce(parser: LocustArgumentParser, program: str) -> None:
+def introduce_program(parser: LocustArgumentParser, program: str) -> None:
     """How --help and --version of Locust's parser begin and end, where ``program`` is a command of ours."""
     command = program.removeprefix(DOOR)
     if command not in USAGES:
@@ -307,7 +317,7 @@ def introduce(parser: LocustArgumentParser, program: str) -> None:
     for action in parser._actions:
         if "--version" in action.option_strings:
             shows: Any = action
-            shows.version = versions()
+            shows.version = format_versions()
 
 
 def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
@@ -352,7 +362,7 @@ def _meant(name: str, known: Collection[str]) -> str:
     return f"did you mean {near[0]}?" if near else "--help has all options"
 
 
-def hosts_of(words: Sequence[str]) -> Iterator[str]:
+def find_host_words(words: Sequence[str]) -> Iterator[str]:
     """What stands behind --host on a command line, each time."""
     for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
@@ -365,23 +375,23 @@ def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]
     the names of user classes that is neither a name nor an address. ``names``: what stands without an option."""
     names = list(names)
     addresses = [name for name in names if is_address(name)]
-    if len(set(map(_written, (*hosts_of(words), *addresses)))) > 1:
+    if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
         yield "more than one address is given: name one server, or the replicas of one with commas between"
     for name in names:
         if not name.isidentifier() and name not in addresses:
-            name = "ADDRESS" if "@" in name else cut_short(name)  # there may be a password in it
+            name = "ADDRESS" if "@" in name else truncate_quoted_text(name)  # there may be a password in it
             yield f"{name!r} is no user class: did you mean --host {name}?"
 
 
 def _written(host: str) -> str:
     """In one form; what is no URL stays as it is."""
     try:
-        return base_url(host) if "," not in host else host
+        return normalise_base_url(host) if "," not in host else host
     except ValueError:
         return host
 
 
-def take_host(options: Namespace) -> None:
+def take_host_word(options: Namespace) -> None:
     """Where an address stands without --host, among the names of user classes: it is the host. One of the environment or of
     a file gives way to it."""
     addresses = [name for name in options.user_classes if is_address(name)]
@@ -397,7 +407,7 @@ PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("p
 """The words that the door puts before those that were given; of any other command the locustfile of a run."""
 
 
-def command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None) -> str:
+def format_command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None) -> str:
     """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
     package is installed. ``shown_as``: what other words with values of headers become."""
     words = sys.argv[1:]
@@ -415,4 +425,4 @@ def command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[s
             word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
             for word in words
         ]
-    return " ".join([name, *(shlex.quote(without_url_secrets(word)) for word in words)])
+    return " ".join([name, *(shlex.quote(hide_url_secrets(word)) for word in words)])

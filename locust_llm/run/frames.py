@@ -18,8 +18,8 @@ import msgpack
 import msgspec
 import zmq
 
-from locust_llm.client.loop_turns import take_turn
-from locust_llm.core.foreign_text import NAME_BYTES, shown
+from locust_llm.client.loop_turns import yield_to_event_loop
+from locust_llm.core.foreign_text import NAME_BYTES, sanitise_text
 
 from .greeting import NAME_LENGTH
 from .protocol import TO_CONTROL, TO_SENDER
@@ -36,7 +36,7 @@ TURN_S: Final = 0.005
 """Locust takes message after message while there are any: after so long the event loop has a turn."""
 
 
-class Malformed(msgpack.exceptions.ExtraData):  # type: ignore[misc]
+class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
     """No message at all. Locust expects this exception and listens on."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ TO_WORKER: Final[dict[str, Any]] = {
 }
 
 
-def mistake_in(message: Any, kinds: dict[str, Any], sender: str | None = None) -> str:
+def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None = None) -> str:
     """Why it must not be handled, as a part of a sentence; empty: it may be. ``sender``: by its connection, None: the
     master. A type of the user's own may have any data."""
     if not isinstance(message.type, str):
@@ -199,16 +199,16 @@ def _unpacked(kind: type[Message], data: bytes) -> Message:
     """As ``Message.unserialize``; whatever is wrong with it, the same exception."""
     global _turned_at
     if time.monotonic() - _turned_at > TURN_S:
-        take_turn()
+        yield_to_event_loop()
         _turned_at = time.monotonic()
     try:
         limits = {"max_array_len": MAX_ITEMS, "max_map_len": MAX_ITEMS}
         fields = msgpack.unpackb(data, raw=False, strict_map_key=False, object_hook=decode, **limits)
         made = kind(*fields)
         if not isinstance(made.type, str) or not isinstance(made.node_id, str):
-            raise Malformed
+            raise MalformedFrame
     except Exception as error:
-        raise Malformed from error
+        raise MalformedFrame from error
     return made
 
 
@@ -217,8 +217,8 @@ _unpacked.is_checked = True  # type: ignore[attr-defined]
 
 def _to_master(handle: Callable[[Any, str, Message], None]) -> Callable[[Any, str, Message], None]:
     def handle_checked(self: Any, client_id: str, msg: Message) -> None:
-        if why := mistake_in(msg, TO_MASTER, client_id):
-            _ignored(f"worker {shown(client_id, most=NAME_BYTES)}", why)
+        if why := find_frame_mistake(msg, TO_MASTER, client_id):
+            _ignored(f"worker {sanitise_text(client_id, most=NAME_BYTES)}", why)
         elif msg.type in TO_MASTER or msg.type in self.custom_messages:
             _guard(handle, self, client_id, msg)
         else:
@@ -229,7 +229,7 @@ def _to_master(handle: Callable[[Any, str, Message], None]) -> Callable[[Any, st
 
 def _to_worker(handle: Callable[[Any, Message], None]) -> Callable[[Any, Message], None]:
     def handle_checked(self: Any, msg: Message) -> None:
-        if why := mistake_in(msg, TO_WORKER):
+        if why := find_frame_mistake(msg, TO_WORKER):
             _ignored("the master", why)
         else:
             _guard(handle, self, msg)
@@ -251,7 +251,7 @@ def _has_room() -> bool:
 
 def _ignored(sender: str, why: str) -> None:
     if _has_room():
-        logger.error(f"a message of {sender} was ignored, as it {shown(why, most=NAME_BYTES)}")
+        logger.error(f"a message of {sender} was ignored, as it {sanitise_text(why, most=NAME_BYTES)}")
 
 
 def _guard(handle: Callable[..., None], *args: Any) -> None:
@@ -266,6 +266,6 @@ def _guard(handle: Callable[..., None], *args: Any) -> None:
 def _harmless(record: logging.LogRecord) -> bool:
     """Locust writes the name of a peer as it came, where it could not read a message of it."""
     if isinstance(record.msg, str) and not record.args and record.msg.startswith(("Unrecognized", "RPCError")):
-        record.msg = shown(record.msg, most=NAME_BYTES)
+        record.msg = sanitise_text(record.msg, most=NAME_BYTES)
         return _has_room()
     return True

@@ -1,9 +1,9 @@
 """Gate messages: what a process and the control say to each other about shares of the gate's limit."""
 
-from .message import Message
+from .message import ControlMessage
 
 
-class GateStatus(Message, frozen=True):
+class GateStatus(ControlMessage, frozen=True):
     """Of the prefill gate of one process."""
 
     used: int
@@ -18,7 +18,7 @@ class GateStatus(Message, frozen=True):
     """Wait so far of the first at the gate."""
 
 
-class Share(Message, frozen=True):
+class Share(ControlMessage, frozen=True):
     """Of the limit on concurrent prefills, for one process."""
 
     share: int | None

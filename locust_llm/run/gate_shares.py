@@ -78,7 +78,7 @@ def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> lis
     return parts
 
 
-class Shares:
+class GateShares:
     """``send(worker, share)`` sends a message. ``limit``: over all processes; None: no gate."""
 
     def __init__(self, send: Callable[[str, Share], object], *, gated: bool) -> None:
@@ -249,7 +249,7 @@ class _State(NamedTuple):
     hungry: bool
 
 
-class Lease:
+class GateLease:
     """The gate of one process for one run, and how long its share is good. ``urgent`` is set when the control should have a
     status at once; setting it must not block."""
 

@@ -13,7 +13,7 @@ NAME_LENGTH: Final = 200
 """Of a worker. Locust takes the name of the host, and 33 characters more."""
 
 
-def greeting(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Hello:
+def make_hello(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Hello:
     return Hello(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})), secrets)
 
 
@@ -30,7 +30,7 @@ def _file_of(kind: type) -> str:
         return kind.__name__
 
 
-def refusal(worker: str, theirs: Hello, ours: Hello) -> str:
+def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
     if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
         return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"

@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 
 
-def guarded(
+def spawn_critical(
     fail: Callable[[str], object],
     after_s: float,
     run: Callable[..., object],

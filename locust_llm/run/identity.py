@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.client.fetch import Answer, FetchFailed, decoded
+from locust_llm.client.fetch import FetchedResponse, FetchFailed, decode_response
 from locust_llm.core.engine_metrics import ENGINES
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.known import PROTOCOLS
@@ -41,7 +41,7 @@ TGI: Final = (
 )  # fmt: skip
 
 
-class Identity(NamedTuple):
+class ServerIdentity(NamedTuple):
     """Texts of the server's, not made safe to show yet."""
 
     name: str
@@ -65,10 +65,10 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
-def identify(get: Get, header: str, models: bytes) -> Identity | None:
+def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | None:
     """``models``: the answer of /v1/models. None: it is known by no more than its header. A page that does not come in time
     ends the questions."""
-    cards = decoded(models, _Cards)
+    cards = decode_response(models, _Cards)
     owners = (
         {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)} if cards is not None else set()
     )
@@ -78,19 +78,21 @@ def identify(get: Get, header: str, models: bytes) -> Identity | None:
         return None
 
 
-def template_head(ask: Callable[..., Answer], settings: Settings, model: str | None) -> int | None:
+def count_template_head_tokens(
+    ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
+) -> int | None:
     """How many tokens stand before the text of a request, as two that begin differently have them in common; None:
     /tokenize does not tell. Raises FetchFailed."""
     ids: list[list[int]] = []
     for text in ("Yes", "7 times"):
         body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
         answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
-        told = decoded(answer.body, _Ids) if answer.status == 200 else None
+        told = decode_response(answer.body, _Ids) if answer.status == 200 else None
         ids.append([] if told is None else told.tokens)
     return sum(takewhile(bool, map(eq, *ids))) if all(ids) else None
 
 
-def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], Identity | None]]:
+def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdentity | None]]:
     """What to try, one after the other."""
     for owner, way in OWNERS.items():
         if owner in owners:
@@ -101,71 +103,71 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], Identity | 
         yield from (_by_metrics, _litellm, _tgi, _by_openapi)
 
 
-def _vllm(get: Get) -> Identity:
+def _vllm(get: Get) -> ServerIdentity:
     found = _CACHE_CONFIG.search((get("/metrics") or b"").decode("utf-8", "replace"))
-    return Identity(_named("vLLM", _json(get("/version")).get("version")), _chosen(
+    return ServerIdentity(_named("vLLM", _json(get("/version")).get("version")), _chosen(
         dict(_LABEL.findall(found[1])) if found else {}, VLLM
     ))  # fmt: skip
 
 
-def _sglang(get: Get) -> Identity:
+def _sglang(get: Get) -> ServerIdentity:
     told = _json(get("/server_info")) or _json(get("/get_server_info"))
-    return Identity(_named("SGLang", told.get("version")), _chosen(told, SGLANG))
+    return ServerIdentity(_named("SGLang", told.get("version")), _chosen(told, SGLANG))
 
 
-def _llamacpp(get: Get) -> Identity:
+def _llamacpp(get: Get) -> ServerIdentity:
     told = _json(get("/props"))
-    if "total_slots" not in told and (slots := decoded(get("/slots") or b"", list[Any])):
+    if "total_slots" not in told and (slots := decode_response(get("/slots") or b"", list[Any])):
         told = {**told, "total_slots": len(slots)}
     settings = told.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     flags = _chosen({**told, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))
-    return Identity(_named("llama.cpp", told.get("build_info")), flags)
+    return ServerIdentity(_named("llama.cpp", told.get("build_info")), flags)
 
 
-def _tensorrt(get: Get) -> Identity:
-    return Identity(_named("TensorRT-LLM", _json(get("/version")).get("version")))
+def _tensorrt(get: Get) -> ServerIdentity:
+    return ServerIdentity(_named("TensorRT-LLM", _json(get("/version")).get("version")))
 
 
-def _tgi(get: Get) -> Identity | None:
+def _tgi(get: Get) -> ServerIdentity | None:
     told = _json(get("/info"))
     if not {"model_id", "version"} <= told.keys():
         return None
-    return Identity(_named("TGI", told["version"]), _chosen(told, TGI))
+    return ServerIdentity(_named("TGI", told["version"]), _chosen(told, TGI))
 
 
-def _litellm(get: Get) -> Identity | None:
+def _litellm(get: Get) -> ServerIdentity | None:
     version = _json(get("/health/readiness")).get("litellm_version")
-    return Identity(_named("LiteLLM", version)) if version else None
+    return ServerIdentity(_named("LiteLLM", version)) if version else None
 
 
-def _by_openapi(get: Get) -> Identity | None:
+def _by_openapi(get: Get) -> ServerIdentity | None:
     """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither name nor version, but has
     a route that is no other server's."""
     told = _json(get("/openapi.json"))
     info, paths = told.get("info"), told.get("paths")
     if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
-        return Identity(_named("LiteLLM", info.get("version")))
-    return Identity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
+        return ServerIdentity(_named("LiteLLM", info.get("version")))
+    return ServerIdentity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
 
 
-def _by_metrics(get: Get) -> Identity | None:
+def _by_metrics(get: Get) -> ServerIdentity | None:
     """By the names of its metrics, whoever owns the models."""
     page = b"\n" + (get("/metrics") or b"")
     engine = next((engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None)
     if engine is None:
         return None
     way = _BY_ENGINE.get(engine)
-    return Identity(engine) if way is None else way(get)
+    return ServerIdentity(engine) if way is None else way(get)
 
 
-OWNERS: Final[Mapping[str, Callable[[Get], Identity | None]]] = {
+OWNERS: Final[Mapping[str, Callable[[Get], ServerIdentity | None]]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "llamacpp": _llamacpp,
     "tensorrt_llm": _tensorrt,
 }
-_BY_ENGINE: Final[Mapping[str, Callable[[Get], Identity | None]]] = {
+_BY_ENGINE: Final[Mapping[str, Callable[[Get], ServerIdentity | None]]] = {
     "vLLM": _vllm,
     "SGLang": _sglang,
     "llama.cpp": _llamacpp,
@@ -176,7 +178,7 @@ _BY_ENGINE: Final[Mapping[str, Callable[[Get], Identity | None]]] = {
 
 def _json(body: bytes | None) -> dict[str, Any]:
     """Empty of what is no object."""
-    return decoded(body, dict[str, Any]) or {} if body is not None else {}
+    return decode_response(body, dict[str, Any]) or {} if body is not None else {}
 
 
 def _named(name: str, version: Any) -> str:

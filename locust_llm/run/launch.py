@@ -8,23 +8,23 @@ from argparse import Namespace
 from typing import Final, NamedTuple
 
 from locust_llm.core.machine import memory_refusal
-from locust_llm.core.refusal import refuse
+from locust_llm.core.refusal import refuse_run
 from locust_llm.core.settings import Settings
 
 from .access.certificates import use_certificates
-from .access.sources import use_sources
+from .access.sources import use_source_options
 from .discovery import Discovery
-from .options import check
+from .options import check_options
 from .ports import refuse_taken_ports
-from .preflight import headers_of, raise_open_files, written_host
-from .survey import survey
+from .preflight import find_locustfile_host, raise_open_files, read_run_headers
+from .survey import survey_servers
 
 PORT: Final = 5557
 """Of the master, if no --master-bind-port is given."""
 _ATTRIBUTE: Final = "llm_launch"
 
 
-class Launch(NamedTuple):
+class LaunchOptions(NamedTuple):
     """What is known before there is an environment."""
 
     settings: Settings | None = None
@@ -35,20 +35,20 @@ class Launch(NamedTuple):
     """This process is the master of its own children, or one of them."""
 
 
-def launch_of(options: Namespace | None) -> Launch:
+def take_launch_options(options: Namespace | None) -> LaunchOptions:
     """Taken off the options, which Locust sends to workers."""
     launch = vars(options).pop(_ATTRIBUTE, None) if options is not None else None
-    return launch or Launch()
+    return launch or LaunchOptions()
 
 
 def before_load(options: Namespace, user_class: type, base: type) -> None:
     """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose ``host`` counts, among those
     derived from ``base``."""
     if why := memory_refusal():
-        refuse(why)
-    options.host = options.host or written_host(user_class, base)
-    settings = check(options)
-    launch = Launch(settings, forks=bool(options.processes and not options.worker))
+        refuse_run(why)
+    options.host = options.host or find_locustfile_host(user_class, base)
+    settings = check_options(options)
+    launch = LaunchOptions(settings, forks=bool(options.processes and not options.worker))
     setattr(options, _ATTRIBUTE, launch)
     options.host = (
         ",".join(settings.addresses) or options.host
@@ -61,7 +61,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
-        master_port(options)
+        set_master_port(options)
     if options.spawn_rate is None and options.num_users:
         options.llm_spawn_rate = None  # what was asked for, which a form shows
         if not getattr(options, "llm_users", options.num_users):
@@ -76,14 +76,14 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     refuse_taken_ports(options)
     try:
         use_certificates(options)
-        use_sources(options)
+        use_source_options(options)
     except ValueError as error:
-        refuse(str(error))
-    headers_of(options)  # of a worker too: they do not come from the master
+        refuse_run(str(error))
+    read_run_headers(options)  # of a worker too: they do not come from the master
     if options.worker:
         return
     if options.headless or options.autostart:
-        found = survey(settings, options, here=not options.master)
+        found = survey_servers(settings, options, here=not options.master)
         setattr(options, _ATTRIBUTE, launch._replace(survey=found))
 
 
@@ -103,7 +103,7 @@ def _says_no_shape(line: logging.LogRecord) -> bool:
     return not line.getMessage().startswith(("--run-time, --users or", "The following option(s) will be ignored"))
 
 
-def master_port(options: Namespace) -> None:
+def set_master_port(options: Namespace) -> None:
     """Where the master of ``--processes`` listens, and for whom."""
     wanted = options.master_bind_port
     if not options.master and options.master_bind_host == "*":

@@ -12,21 +12,21 @@ from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fai
 LOCUSTFILES: Final = Path(__file__).parents[1] / "locustfiles"
 
 
-def run(words: list[str]) -> int:
+def run_load_test(words: list[str]) -> int:
     """Locust with synthetic prompts."""
     return start_locust("run", words, LOCUSTFILES / "run.py")
 
 
-def ab(words: list[str]) -> int:
+def run_ab_test(words: list[str]) -> int:
     """A run of two arms, base and candidate, in pairs of blocks."""
     given = {word.partition("=")[0] for word in words}
     arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help"}
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
         return fail("ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa")
-    return start_locust("ab", ["--headless", *with_host(words)], LOCUSTFILES / "run.py")
+    return start_locust("ab", ["--headless", *replace_base_by_host(words)], LOCUSTFILES / "run.py")
 
 
-def with_host(words: list[str]) -> list[str]:
+def replace_base_by_host(words: list[str]) -> list[str]:
     """``--base`` by its other name."""
     return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
 

@@ -7,22 +7,22 @@ from typing import Any, Final
 
 import locust.stats
 
-from locust_llm.core.failures import kind_of
-from locust_llm.core.histogram import percentiles, three_digits
+from locust_llm.core.failures import generalise_failure_message
+from locust_llm.core.histogram import histogram_percentiles, round_to_three_digits
 from locust_llm.core.record import CANCELLED, CUT, RETRIED
-from locust_llm.core.text import clean, cut, duration, many
+from locust_llm.core.text import clean_line, format_count, format_duration, truncate_text
 
 ROWS: Final = ("TTFT", "ITL", "gate wait")
 """Of the latencies of our requests, beside their own row."""
 MAX_LINE: Final = 200
 
 
-def without_tables() -> None:
+def disable_locust_tables() -> None:
     """Locust prints no tables at its end: the ending of the run has their figures."""
     logging.getLogger("locust.stats_logger").addFilter(lambda line: False)
 
 
-def of_others(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
+def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
     """A line on the requests that are not ours, such as those of ``self.client``; empty without any. ``ours``: the names of
     ours."""
     rows = [
@@ -34,31 +34,31 @@ def of_others(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
     times_ms: Counter[float] = Counter()
     for row in rows:
         times_ms.update(row.response_times)
-    p95 = f", p95 {duration(percentiles(times_ms, (95,))[0] / 1e3)}" if times_ms else ""
+    p95 = f", p95 {format_duration(histogram_percentiles(times_ms, (95,))[0] / 1e3)}" if times_ms else ""
     count, failed = sum(row.num_requests for row in rows), sum(row.num_failures for row in rows)
     names = {(row.name, row.method) for row in rows}
     errors = [error for error in stats.errors.values() if (error.name, error.method) in names]
     first = max(errors, key=lambda error: error.occurrences, default=None)
     why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
-    said = f"Beside the LLM requests (self.client): {many(count, 'request')}{p95}, {failed} failed{why}"
-    return f"{cut(clean(said), MAX_LINE)}; --verbose has Locust's tables"
+    said = f"Beside the LLM requests (self.client): {format_count(count, 'request')}{p95}, {failed} failed{why}"
+    return f"{truncate_text(clean_line(said), MAX_LINE)}; --verbose has Locust's tables"
 
 
-def count_otherwise(counts: Counter[str], profiled: int) -> str:
+def describe_count_difference(counts: Counter[str], profiled: int) -> str:
     """A sentence where Locust's own files count other requests, or other failures, than the report does; empty where they
     do not. ``counts``: our requests by outcome; ``profiled``: those of the profiling phase."""
     others, given_up = counts.total() - profiled, counts[CUT] + counts[CANCELLED]
     parts = []
     if others:
-        parts.append(f"{many(others, 'request')} of the warmup or of other phases")
+        parts.append(f"{format_count(others, 'request')} of the warmup or of other phases")
     if given_up:
-        parts.append(f"{many(given_up, 'cut or cancelled request')}, as failures")
+        parts.append(f"{format_count(given_up, 'cut or cancelled request')}, as failures")
     if not parts:
         return ""
     return f"Locust's own files (--csv, --html) also count {' and '.join(parts)}. The report does not."
 
 
-def write_csv_to_the_end() -> None:
+def keep_writing_csv() -> None:
     """Locust writes its files of ``--csv`` once a second, and closes them without what came after that."""
     close = locust.stats.StatsCSVFileWriter.close_files
 
@@ -98,23 +98,26 @@ def keep_no_copies_of_rows() -> None:
 
 
 def _rounded_ms(response_time: float) -> float:
-    return three_digits(round(response_time * 1000)) / 1000
+    return round_to_three_digits(round(response_time * 1000)) / 1000
 
 
 def _percentile_ms(response_times: dict[float, int], num_requests: int, percent: float) -> float:
     """``percent``: from 0 to 1, as Locust has it. Its page shows all digits, and between two values there are many."""
-    return _rounded_ms(percentiles(response_times, (percent * 100,))[0]) if response_times else 0.0
+    return _rounded_ms(histogram_percentiles(response_times, (percent * 100,))[0]) if response_times else 0.0
 
 
-def in_rows_of(stats: locust.stats.RequestStats, reported: Mapping[str, Any]) -> dict[str, Any]:
+def align_errors_to_rows(stats: locust.stats.RequestStats, reported: Mapping[str, Any]) -> dict[str, Any]:
     """The ``errors`` in the report of a worker, with the names that the master's ``stats`` have for their kinds: each
     process names a kind by the first message that it has seen."""
-    names = {(row.method, row.name, kind_of(str(row.error))): str(row.error) for row in stats.errors.values()}
+    names = {
+        (row.method, row.name, generalise_failure_message(str(row.error))): str(row.error)
+        for row in stats.errors.values()
+    }
     found = {}
     for key, row in reported.items():
         name = row["error"]
         if name.startswith("RequestFailed("):  # of LLMUser; others may mean something by their numbers
-            name = names.get((row["method"], row["name"], kind_of(name)), name)
+            name = names.get((row["method"], row["name"], generalise_failure_message(name)), name)
         new = key if name == row["error"] else locust.stats.StatsError.create_key(row["method"], row["name"], name)
         found[new] = row | {"error": name}
     return found

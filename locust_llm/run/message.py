@@ -3,5 +3,5 @@
 import msgspec
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class ControlMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Tagged with the name of its class."""

@@ -9,16 +9,16 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from locust_llm.core.refusal import refuse
+from locust_llm.core.refusal import refuse_run
 
-from .address import metrics_port, not_opened
+from .address import explain_unopened_port, parse_metrics_port
 
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 """What no later try would change; of names that are not known here others may know more."""
 ALL: Final = ("", "*")
 
 
-class Listener(NamedTuple):
+class ListeningPort(NamedTuple):
     """A port of an option."""
 
     flag: str
@@ -33,23 +33,23 @@ def refuse_taken_ports(options: Namespace) -> None:
             _try(host, port)
         except OSError as error:
             if error.errno in TAKEN:
-                refuse(not_opened(str(port) if host in ALL else f"{host}:{port}", error, flag))
+                refuse_run(explain_unopened_port(str(port) if host in ALL else f"{host}:{port}", error, flag))
 
 
-def _listeners(options: Namespace) -> Iterator[Listener]:
+def _listeners(options: Namespace) -> Iterator[ListeningPort]:
     """Of this process: workers listen nowhere, and the master of ``--processes`` takes a port that is free."""
     if options.worker:
         return
     if not options.headless:
-        yield Listener("--web-port", options.web_host or "", options.web_port)
+        yield ListeningPort("--web-port", options.web_host or "", options.web_port)
     if options.master and not options.processes:
-        yield Listener("--master-bind-port", options.master_bind_host, options.master_bind_port)
+        yield ListeningPort("--master-bind-port", options.master_bind_host, options.master_bind_port)
     if options.metrics_port:
         try:
-            host, port = metrics_port(options.metrics_port)
+            host, port = parse_metrics_port(options.metrics_port)
         except ValueError as error:
-            refuse(str(error))
-        yield Listener("--metrics-port", host, port)
+            refuse_run(str(error))
+        yield ListeningPort("--metrics-port", host, port)
 
 
 def _try(host: str, port: int) -> None:

@@ -15,18 +15,18 @@ from typing import Final
 import gevent
 from msgspec.structs import replace
 
-from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.machine import commit_of
-from locust_llm.core.refusal import refuse
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.core.machine import find_commit
+from locust_llm.core.refusal import refuse_run
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import make_folder
-from locust_llm.run.address import base_url
+from locust_llm.core.storage import make_run_folder
+from locust_llm.run.address import normalise_base_url
 
-from .access.headers import headers_at_start
-from .access.proxies import passed
-from .access.sources import leaving, ways
-from .discovery import Discovery, DiscoveryFailed, discover
-from .spans.receiver import try_out
+from .access.headers import read_headers_at_start
+from .access.proxies import list_passed_proxies
+from .access.sources import count_source_addresses, note_source_addresses
+from .discovery import Discovery, DiscoveryFailed, discover_server
+from .spans.receiver import try_span_receiver
 
 ALIKE: Final = 0.02
 SAME_WORDS: Final = (
@@ -44,7 +44,7 @@ WIDEST_PORTS: Final = (1024, 65_535)
 PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def shortage(
+def explain_shortage(
     users: int, processes: int, files: int | None, ports: tuple[int, int] | None, sources: int = 1
 ) -> str | None:
     """Why ``users`` connections at once cannot be, with the figure and what to do; None when they can.
@@ -90,7 +90,7 @@ def raise_open_files() -> int:
     return MAX_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
+def read_local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
     """First and last of the ports that connections leave from (of IPv6 too); None where the kernel has no such file."""
     try:
         first, last = map(int, file.read_text().split())
@@ -112,17 +112,17 @@ PASSED: Final = (
 )
 
 
-def headers_of(options: Namespace | None) -> Mapping[str, str]:
+def read_run_headers(options: Namespace | None) -> Mapping[str, str]:
     """Of every request, the key among them: a new one where a command prints it. Raises Refused."""
     try:
-        return headers_at_start(options)
+        return read_headers_at_start(options)
     except OSError as error:
-        refuse(f"--api-key-file {error.filename}: {error.strerror}")
+        refuse_run(f"--api-key-file {error.filename}: {error.strerror}")
     except ValueError as error:
-        refuse(str(error))
+        refuse_run(str(error))
 
 
-def written_host(ours: type, every: type) -> str | None:
+def find_locustfile_host(ours: type, every: type) -> str | None:
     """The host of the user classes below ``ours``, as the locustfile has it; None if they have none, or if not all that are
     below ``every`` have the same: Locust gives all of them that of the run."""
     found = _hosts(ours)
@@ -138,49 +138,51 @@ def _hosts(base: type) -> set[str]:
     return found - {""}
 
 
-def the_address(now: str | None, checked: str) -> str:
+def choose_run_address(now: str | None, checked: str) -> str:
     """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
-    wanted = base_url(now or "")
+    wanted = normalise_base_url(now or "")
     if checked and wanted and wanted != checked:
         logger.warning(f"the host {wanted} is ignored: the requests go to {checked}, the address that was checked")
     return checked or wanted
 
 
-def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Discovery:
+def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Discovery:
     """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises Refused."""
     if not settings.host:
-        refuse("--host is missing: the server's address, such as --host localhost:8000")
+        refuse_run("--host is missing: the server's address, such as --host localhost:8000")
     try:
-        sources = ways(settings)
+        sources = count_source_addresses(settings)
     except ValueError as error:
-        refuse(str(error))
+        refuse_run(str(error))
     if settings.max_users_asked and here:
         files = raise_open_files() // len(settings.addresses)  # a user has a connection to each
-        short = shortage(settings.max_users_asked, settings.processes, files, local_ports(), sources)
+        short = explain_shortage(settings.max_users_asked, settings.processes, files, read_local_ports(), sources)
         if short:
-            refuse(short)
+            refuse_run(short)
     if settings.otlp_receiver:
         try:
-            try_out(settings.otlp_receiver)
+            try_span_receiver(settings.otlp_receiver)
         except ValueError as error:
-            refuse(str(error))
+            refuse_run(str(error))
     try:
-        folder = make_folder(settings, settings.model)
+        folder = make_run_folder(settings, settings.model)
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
         with contextlib.suppress(OSError):
             folder.rmdir()  # the run makes it when it starts; a refused one leaves nothing
     except OSError as error:
-        refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
+        refuse_run(
+            f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)"
+        )
     try:
-        found = discover(settings, headers, verify=authorities(), sleep=gevent.sleep)
+        found = discover_server(settings, headers, verify=find_trusted_certificates(), sleep=gevent.sleep)
     except DiscoveryFailed as error:
-        refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
+        refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
-    proxy, commit = passed(settings), commit_of(Path.cwd()) if settings.git else None
+    proxy, commit = list_passed_proxies(settings), find_commit(Path.cwd()) if settings.git else None
     known = settings.random_seed is not None and not settings.sends_fresh_words
     warm = SAME_WORDS.format(settings.random_seed) if known else ""
-    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", leaving(), warm)))
+    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", note_source_addresses(), warm)))
     return replace(found, proxy=proxy, commit=commit, notes=notes)
 
 
@@ -191,9 +193,11 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
     alone = replace(settings, hosts=(), model=first.model if settings.model_mix is None else None)
     for host in settings.hosts[1:]:
         try:
-            other = discover(replace(alone, host=host), headers, verify=authorities(), sleep=gevent.sleep)
+            other = discover_server(
+                replace(alone, host=host), headers, verify=find_trusted_certificates(), sleep=gevent.sleep
+            )
         except DiscoveryFailed as error:
-            refuse(f"{host}: {error}")
+            refuse_run(f"{host}: {error}")
         notes += (f"{host}: {note}" for note in other.notes if note not in first.notes)
         if (other.server, other.length_way) != (first.server, first.length_way):
             notes.append(f"{host} is another server than {settings.host}: {other.server or '-'}, {first.server or '-'}")

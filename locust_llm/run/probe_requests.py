@@ -4,17 +4,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from locust_llm.client.api import LENGTH_PROMPT
-from locust_llm.client.fetch import Answer, FetchFailed
+from locust_llm.client.fetch import FetchedResponse, FetchFailed
 from locust_llm.client.sse import EventDecoder
-from locust_llm.core.extra_inputs import extras
+from locust_llm.core.extra_inputs import collect_extra_inputs
 from locust_llm.core.settings import Settings
-from locust_llm.protocols.answer import Completion, status_message
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.answer import ResponseAccumulator, status_message
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.protocols.protocol import Messages
 
-from .address import url_of
-from .refusals import BUSY, PROBE_TIMEOUT_S, advice, answered, no_completion, refused
-from .request_form import REFUSED, RequestForm, names_field, other_forms
+from .address import join_server_url
+from .refusals import (
+    BUSY,
+    PROBE_TIMEOUT_S,
+    advise_on_error,
+    explain_missing_completion,
+    explain_refused_request,
+    find_answered_protocols,
+)
+from .request_form import REFUSED, RequestForm, is_about_form_field, list_other_forms
 
 QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
 FIRST_TOKENS: Final = 16
@@ -25,7 +32,7 @@ BEGINNING_TIMEOUT_S: Final = 10.0
 """Of a request that may be refused: a server that takes it computes for longer, perhaps."""
 SERVER_ERROR: Final = 500
 MESSAGE_CHARS: Final = 1_000
-Ask = Callable[..., Answer]
+Ask = Callable[..., FetchedResponse]
 
 
 class ProbeRequests:
@@ -43,7 +50,7 @@ class ProbeRequests:
         self._streams_only = self._answers_whole = False
         self._least_tokens = PROTOCOLS[settings.endpoint_type].least_tokens
 
-    def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> Answer:
+    def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> FetchedResponse:
         """A completion, by default of as few tokens as the server takes: some want more than one. Raises FetchFailed."""
         if tokens is not None:
             return self._send(messages, tokens, **fields)
@@ -55,7 +62,7 @@ class ProbeRequests:
                 return longer
         return answer
 
-    def _send(self, messages: Messages, tokens: int, **fields: Any) -> Answer:
+    def _send(self, messages: Messages, tokens: int, **fields: Any) -> FetchedResponse:
         """A completion in one piece, in which every server counts the tokens; a stream where it answers in streams only.
         Raises FetchFailed."""
         if not self._streams_only:
@@ -83,7 +90,7 @@ class ProbeRequests:
             return ""
         if not self._may_be_the_form(first.status, message):
             return self.refusal(first)
-        for form in other_forms(s, message):
+        for form in list_other_forms(s, message):
             if _message(s, self._first(form, streaming=s.streaming)) is not None:
                 continue
             if form.without and s.per_chunk_usage:
@@ -108,22 +115,24 @@ class ProbeRequests:
         refuses = answer.status in REFUSED or answer.status == TOO_LARGE
         return _message(self.settings, answer) or "" if refuses else ""
 
-    def _first(self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False) -> Answer:
+    def _first(
+        self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False
+    ) -> FetchedResponse:
         own = PROTOCOLS[self.settings.endpoint_type]
         texts, tokens = QUESTION * own.least_texts, max(own.least_tokens, tokens)
-        return self._post(form, texts, tokens, streaming=streaming, begun=begun, **extras(self.settings))
+        return self._post(form, texts, tokens, streaming=streaming, begun=begun, **collect_extra_inputs(self.settings))
 
     def _may_be_the_form(self, status: int, message: str) -> bool:
         """Another form may help: the server names a field, or refuses the request and nobody knows why."""
-        if names_field(self.settings, message):
+        if is_about_form_field(self.settings, message):
             return status not in (401, 403)
-        return status in REFUSED and not advice(status, message, self.settings, key=self._key)
+        return status in REFUSED and not advise_on_error(status, message, self.settings, key=self._key)
 
     def _post(
         self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, begun: bool = False, **fields: Any
-    ) -> Answer:
+    ) -> FetchedResponse:
         s = self.settings
-        body = request_body(
+        body = encode_request_body(
             s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
         )
         timeout_s = self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
@@ -131,23 +140,23 @@ class ProbeRequests:
 
     # -- what to say ---------------------------------------------------------------------------------------------------
 
-    def refusal(self, answer: Answer) -> str:
+    def refusal(self, answer: FetchedResponse) -> str:
         """Why a request was refused that is as plain as can be; empty where it was not."""
         message = _message(self.settings, answer)
         if message is None:
             return ""
-        others = answered(self.ask, self.settings, self.model) if answer.status in (404, 405) else []
-        why = refused(answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key)
+        others = find_answered_protocols(self.ask, self.settings, self.model) if answer.status in (404, 405) else []
+        why = explain_refused_request(answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key)
         return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
 
     def unanswered(self, error: FetchFailed) -> str:
         """The same for a request that was not answered."""
-        return f"a first request to {url_of(self.settings.host, self.settings.endpoint)} failed: {error}"
+        return f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} failed: {error}"
 
 
-def completion_of(settings: Settings, answer: Answer) -> Completion:
+def decode_completion(settings: Settings, answer: FetchedResponse) -> ResponseAccumulator:
     """An empty one of what is none."""
-    completion = Completion(PROTOCOLS[settings.endpoint_type])
+    completion = ResponseAccumulator(PROTOCOLS[settings.endpoint_type])
     if not _is_stream(answer.body):
         completion.whole(answer.body)
         return completion
@@ -163,10 +172,10 @@ def _is_stream(body: bytes) -> bool:
     return body.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":", b"id:", b"retry:"))
 
 
-def _message(settings: Settings, answer: Answer) -> str | None:
+def _message(settings: Settings, answer: FetchedResponse) -> str | None:
     """The server's, where it has refused or failed; None: it has answered."""
     if answer.status != OK:
         return status_message(answer.body)
     if _is_stream(answer.body):
-        return completion_of(settings, answer).error
-    return no_completion(answer.body) or None
+        return decode_completion(settings, answer).error
+    return explain_missing_completion(answer.body) or None

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.core.settings import Settings
 from locust_llm.core.telemetry import TelemetryCounts
 
 from .discovery import Discovery
 from .gate_messages import GateStatus, Share
-from .message import Message
+from .message import ControlMessage
 from .request_form import RequestForm
 
 LOCAL: Final = "local"
@@ -31,11 +31,11 @@ Arrival = tuple[float, int | None, bytes | None]
 (load.formats.Item)."""
 
 
-class Posted(Message, frozen=True):
+class ReliableMessage(ControlMessage, frozen=True):
     """It must come, in its order and once: see worker/post.py. What is none is said again by itself, or answered."""
 
 
-class Numbered(Message, frozen=True):
+class Numbered(ControlMessage, frozen=True):
     """A posted one, packed, on its way."""
 
     number: int
@@ -45,7 +45,7 @@ class Numbered(Message, frozen=True):
 # -- from a process that sends -----------------------------------------------------------------------------------------
 
 
-class Hello(Message, frozen=True):
+class Hello(ControlMessage, frozen=True):
     """The first message of a worker, of no run: all that decides whether it may take part."""
 
     version: str = "an older one"
@@ -55,29 +55,29 @@ class Hello(Message, frozen=True):
     """The names of headers and flags of which it has a value. No hash of one: whoever listens could try short ones out."""
 
 
-class RequestsWanted(Posted, frozen=True):
+class RequestsWanted(ReliableMessage, frozen=True):
     """Its share of the requests is used up."""
 
 
-class RequestsReturned(Posted, frozen=True):
+class RequestsReturned(ReliableMessage, frozen=True):
     """A part of its share that it cannot use."""
 
     phase: str
     count: int
 
 
-class ArrivalsReturned(Posted, frozen=True):
+class ArrivalsReturned(ReliableMessage, frozen=True):
     """Arrivals that it has no users for, due at Unix seconds."""
 
     phase: str
     arrivals: list[Arrival]
 
 
-class SessionsWanted(Posted, frozen=True):
+class SessionsWanted(ReliableMessage, frozen=True):
     """It has no sessions left to begin."""
 
 
-class SessionCounts(Message, frozen=True):
+class SessionCounts(ControlMessage, frozen=True):
     """How far a process is with the sessions of a phase."""
 
     phase: str = ""
@@ -85,14 +85,14 @@ class SessionCounts(Message, frozen=True):
     ended: int = 0
 
 
-class SessionsReturned(Posted, frozen=True):
+class SessionsReturned(ReliableMessage, frozen=True):
     """Sessions that nobody there waits for."""
 
     items: list[bytes | None]
     counts: SessionCounts
 
 
-class Status(Message, frozen=True, kw_only=True):
+class Status(ControlMessage, frozen=True, kw_only=True):
     """Of one process, four times a second."""
 
     gate: GateStatus
@@ -111,7 +111,7 @@ class Status(Message, frozen=True, kw_only=True):
     """Of sockets, so far."""
     clock_error_s: float = 0.0
     """How far the times of its records so far may be off on the control's clock; 0: it has the same one."""
-    health: Health | None = None
+    health: ProcessHealth | None = None
     failure: str = ""
     """Why this process can send nothing more."""
     activity: str = ""
@@ -122,13 +122,13 @@ class Status(Message, frozen=True, kw_only=True):
     """All that was posted to it came, up to this number."""
 
 
-class StageHealth(Posted, frozen=True):
+class StageHealth(ReliableMessage, frozen=True):
     """Of the stage that is over."""
 
-    health: Health
+    health: ProcessHealth
 
 
-class FormLearnt(Posted, frozen=True):
+class FormLearnt(ReliableMessage, frozen=True):
     """A server has refused a field of requests during the load: they are sent without it, or with another one."""
 
     side: str
@@ -139,7 +139,7 @@ class FormLearnt(Posted, frozen=True):
     """The server's, fit to show."""
 
 
-class Records(Message, frozen=True):
+class Records(ControlMessage, frozen=True):
     """Finished requests, to be acknowledged."""
 
     number: int
@@ -148,13 +148,13 @@ class Records(Message, frozen=True):
     """See worker.outbox.pack."""
 
 
-class BeginFailed(Message, frozen=True):
+class BeginFailed(ControlMessage, frozen=True):
     """It cannot take part in this run."""
 
     reason: str
 
 
-class Ended(Posted, frozen=True, kw_only=True):
+class Ended(ReliableMessage, frozen=True, kw_only=True):
     """It has ended what it had, and handed over its records."""
 
     turned_away: int = 0
@@ -162,7 +162,7 @@ class Ended(Posted, frozen=True, kw_only=True):
     """Arrivals that were due and found no user."""
     records: int = 0
     """That it has made in this run."""
-    health: Health | None = None
+    health: ProcessHealth | None = None
     telemetry: TelemetryCounts | None = None
     """None: it sends none."""
     failure: str = ""
@@ -190,13 +190,13 @@ ToControl = (
 # -- from the control --------------------------------------------------------------------------------------------------
 
 
-class Refused(Message, frozen=True):
+class Refused(ControlMessage, frozen=True):
     """To a worker that may not take part."""
 
     reason: str
 
 
-class Begin(Posted, frozen=True, kw_only=True):
+class Begin(ReliableMessage, frozen=True, kw_only=True):
     """A run begins."""
 
     settings: Settings
@@ -215,7 +215,7 @@ class Begin(Posted, frozen=True, kw_only=True):
     """``Run.trace``; empty: no request has a traceparent."""
 
 
-class StageBegin(Posted, frozen=True):
+class StageBegin(ReliableMessage, frozen=True):
     """A stage of a sweep begins."""
 
     number: int
@@ -224,7 +224,7 @@ class StageBegin(Posted, frozen=True):
     """Mean length of its prompts; None: as in the settings."""
 
 
-class Renewal(Message, frozen=True):
+class Renewal(ControlMessage, frozen=True):
     """The answer to a status: the share, whose lease begins anew, and the time."""
 
     share: Share
@@ -236,20 +236,20 @@ class Renewal(Message, frozen=True):
     """All that it posted came, up to this number."""
 
 
-class Grant(Posted, frozen=True):
+class Grant(ReliableMessage, frozen=True):
     """Requests that it may send, beyond those that it has; 0: it asks again after AskAgain."""
 
     phase: str
     count: int
 
 
-class AskAgain(Posted, frozen=True):
+class AskAgain(ReliableMessage, frozen=True):
     """Requests and sessions may be available."""
 
     phase: str
 
 
-class Arrivals(Posted, frozen=True):
+class Arrivals(ReliableMessage, frozen=True):
     """Of the schedule, in the order in which they are due."""
 
     phase: str
@@ -258,7 +258,7 @@ class Arrivals(Posted, frozen=True):
     arrivals: list[Arrival]
 
 
-class Sessions(Posted, frozen=True):
+class Sessions(ReliableMessage, frozen=True):
     """Sessions to begin."""
 
     phase: str
@@ -268,33 +268,33 @@ class Sessions(Posted, frozen=True):
     """There are no more."""
 
 
-class ReleaseRequests(Posted, frozen=True):
+class ReleaseRequests(ReliableMessage, frozen=True):
     """Others wait: return the requests that nobody there waits for."""
 
     phase: str
 
 
-class ReleaseSessions(Posted, frozen=True):
+class ReleaseSessions(ReliableMessage, frozen=True):
     """Others wait: return the sessions that nobody there waits for."""
 
     phase: str
 
 
-class PhaseOver(Posted, frozen=True):
+class PhaseOver(ReliableMessage, frozen=True):
     """Nothing new starts in this phase: what is left of its share comes back."""
 
     phase: str
 
 
-class EndRun(Posted, frozen=True):
+class EndRun(ReliableMessage, frozen=True):
     """Nothing new starts; end what is open and hand over the records."""
 
 
-class Cut(Posted, frozen=True):
+class Cut(ReliableMessage, frozen=True):
     """Cut what is still open."""
 
 
-class Ack(Message, frozen=True):
+class Ack(ControlMessage, frozen=True):
     """These records are on the disk."""
 
     number: int
@@ -328,12 +328,12 @@ _posted_to_control: Final = msgspec.msgpack.Decoder(ToControl)
 _posted_to_sender: Final = msgspec.msgpack.Decoder(ToSender)
 
 
-def pack(epoch: int, message: Message, number: int = 0) -> bytes:
+def pack_message(epoch: int, message: ControlMessage, number: int = 0) -> bytes:
     """``number``: of a posted one; 0: it has none. Raises OverflowError for a number beyond 64 bits."""
     return _pack((epoch, Numbered(number, msgspec.Raw(_pack(message))) if number else message))
 
 
-def to_control(data: Any) -> tuple[int, ToControl, int]:
+def unpack_to_control(data: Any) -> tuple[int, ToControl, int]:
     """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
     try:
         epoch, message = _to_control.decode(data)
@@ -344,7 +344,7 @@ def to_control(data: Any) -> tuple[int, ToControl, int]:
     return epoch, message, 0
 
 
-def to_sender(data: Any) -> tuple[int, ToSender, int]:
+def unpack_to_worker(data: Any) -> tuple[int, ToSender, int]:
     """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
     try:
         epoch, message = _to_sender.decode(data)

@@ -11,21 +11,21 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.client.api import LENGTH_PROMPT
-from locust_llm.client.fetch import Answer, FetchFailed, decoded
-from locust_llm.client.requests_bridge import proxy_of
-from locust_llm.core.extra_inputs import extra_inputs
-from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
-from locust_llm.core.settings import Settings, of_stage
+from locust_llm.client.fetch import FetchedResponse, FetchFailed, decode_response
+from locust_llm.client.requests_bridge import resolve_proxy
+from locust_llm.core.extra_inputs import parse_extra_inputs
+from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, sanitise_text
+from locust_llm.core.settings import Settings, make_stage_settings
 from locust_llm.core.sweep import INPUT
-from locust_llm.core.text import cut
-from locust_llm.load.lengths import independent, length, mix, normal
+from locust_llm.core.text import truncate_text
+from locust_llm.load.lengths import combine_lengths, normal_length, parse_length, parse_length_mix
 from locust_llm.load.media import AUDIO, IMAGE
-from locust_llm.load.summary import Summary
-from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
+from locust_llm.load.summary import DatasetSummary
+from locust_llm.protocols.answer import ResponseAccumulator, error_line, error_text, parse_token_count, status_message
 from locust_llm.protocols.error_forms import is_error
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
-from .address import url_of
+from .address import join_server_url
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
@@ -57,7 +57,7 @@ def has_key(headers: Mapping[str, str]) -> bool:
     return any(map(is_secret, headers))
 
 
-def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
+def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool) -> str:
     """What to do about an error of the server; empty where nobody knows. ``key``: one was sent.
 
     LiteLLM 1.106 without a database answers a missing key with HTTP 500, and a wrong one with 400, "No connected db".
@@ -100,26 +100,26 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
 def _extras(s: Settings) -> list[str]:
     """Names of the fields that the user adds to each request."""
     try:
-        return list(extra_inputs(s.extra_inputs)) if s.extra_inputs else []
+        return list(parse_extra_inputs(s.extra_inputs)) if s.extra_inputs else []
     except ValueError:  # refused elsewhere
         return []
 
 
-def refused(status: int, message: str, s: Settings, *, key: bool) -> str:
+def explain_refused_request(status: int, message: str, s: Settings, *, key: bool) -> str:
     """Why there is no run, where a first request was answered so."""
-    found = advice(status, message, s, key=key)
+    found = advise_on_error(status, message, s, key=key)
     if status in (401, 403):
         what = f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
         return f"{s.host} {what}: {found.partition(': ')[2]}"
-    said = f", {without_page(message).rstrip('.')}" if message else ""
+    said = f", {strip_web_page(message).rstrip('.')}" if message else ""
     return f"a first request to {s.endpoint} failed: HTTP {status}{said}; {found or '--no-probe sends none'}"
 
 
-def hopeless(s: Settings, error: FetchFailed, *, over: bool) -> str:
+def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) -> str:
     """Why the server cannot be asked for its models, where to wait for it helps nothing, or the wait is ``over``; empty: it
     may help."""
     if error.outcome == "tls":
-        proxy, why = proxy_of(s.host), ""
+        proxy, why = resolve_proxy(s.host), ""
         if "CERTIFICATE_REQUIRED" in str(error):
             why = "; it asks for a certificate of this client: --client-cert, --client-key"
         elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -128,22 +128,22 @@ def hopeless(s: Settings, error: FetchFailed, *, over: bool) -> str:
     if error.outcome == "no_url":
         return f"--host {s.host!r} is no URL: {error}"
     if error.outcome in ("too_large", "malformed"):
-        return f"{url_of(s.host, '/v1/models')} gave no readable answer: {error}; is --host right?"
+        return f"{join_server_url(s.host, '/v1/models')} gave no readable answer: {error}; is --host right?"
     return f"{s.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
 
 
-def without_page(message: str) -> str:
+def strip_web_page(message: str) -> str:
     """A web page is cut off after its first words."""
     page = PAGE.search(message)
-    return message if page is None else cut(message, page.start() + PAGE_CHARS)
+    return message if page is None else truncate_text(message, page.start() + PAGE_CHARS)
 
 
-def no_completion(body: bytes) -> str:
+def explain_missing_completion(body: bytes) -> str:
     """What came with HTTP 200 in place of an answer; empty where it may be one."""
     line = error_line(body)
     if PAGE.match(line):
         return line
-    content = decoded(body, dict[str, Any]) or {}
+    content = decode_response(body, dict[str, Any]) or {}
     return error_text(content["error"]) if is_error(content.get("error")) and not content.get("choices") else ""
 
 
@@ -154,7 +154,7 @@ def _quotes(message: str, model: str) -> bool:
 # -- pictures and sounds ----------------------------------------------------------------------------------------------
 
 
-def refuses_media(endpoint_type: str, kind: str) -> str:
+def explain_refused_media(endpoint_type: str, kind: str) -> str:
     """Why none of this kind can be sent; empty where it can."""
     if kind in PROTOCOLS[endpoint_type].takes:
         return ""
@@ -169,15 +169,17 @@ MAX_NAMED: Final = 20
 """In a list."""
 
 
-def fit_to_show(name: str, secrets: Secrets) -> bool:
+def is_fit_to_show(name: str, secrets: Secrets) -> bool:
     """As it is, so that what is shown is what is asked for; and a name, not the beginning of many."""
     broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
-    return bool(name) and not broken and not name.endswith("*") and shown(name, secrets, most=NAME_BYTES) == name
+    return (
+        bool(name) and not broken and not name.endswith("*") and sanitise_text(name, secrets, most=NAME_BYTES) == name
+    )
 
 
-def some_of(names: Sequence[str], secrets: Secrets) -> str:
+def list_some_names(names: Sequence[str], secrets: Secrets) -> str:
     """The first of these names, as a message shows them."""
-    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
+    some = ", ".join(sanitise_text(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
     return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
@@ -188,7 +190,7 @@ TEMPLATE_TOKENS: Final = 40
 """Allowance for the chat template, which only the server knows: roles, marks, some a system prompt of their own."""
 
 
-class Context(NamedTuple):
+class ContextLength(NamedTuple):
     """How many tokens a request may have."""
 
     tokens: int
@@ -201,13 +203,15 @@ class _Models(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-def context_of(models: bytes, model: str | None, props: Callable[[], Mapping[str, Any] | None]) -> Context | None:
+def read_context_length(
+    models: bytes, model: str | None, props: Callable[[], Mapping[str, Any] | None]
+) -> ContextLength | None:
     """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of llama.cpp, whose older versions
     list the context that the model was trained with alone."""
-    found = decoded(models, _Models)
+    found = decode_response(models, _Models)
     entry = next((one for one in found.data if one.get("id") == model), {}) if found is not None else {}
     if tokens := _tokens(entry.get("max_model_len")):
-        return Context(tokens, whole=True)
+        return ContextLength(tokens, whole=True)
     if not isinstance(meta := entry.get("meta"), dict):
         return None
     tokens = _tokens(meta.get("n_ctx"))
@@ -215,21 +219,21 @@ def context_of(models: bytes, model: str | None, props: Callable[[], Mapping[str
         each = (props() or {}).get("default_generation_settings")
         tokens = _tokens(each.get("n_ctx")) if isinstance(each, dict) else None
     tokens = tokens or _tokens(meta.get("n_ctx_train"))
-    return None if tokens is None else Context(tokens, whole=False)
+    return None if tokens is None else ContextLength(tokens, whole=False)
 
 
 def _tokens(value: Any) -> int | None:
-    return count(value) or None if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return parse_token_count(value) or None if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
+def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tuple[bool, str]]:
     """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such run, the sentence).
     Prompts are the first ones of their sessions."""
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
         largest = max(stages.values)
-        for refuses, sentence in too_long(of_stage(s, INPUT, largest), context):
+        for refuses, sentence in explain_too_long_prompts(make_stage_settings(s, INPUT, largest), context):
             yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
     prompts, answers = zip(*_drawn(s), strict=True)
@@ -261,7 +265,7 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
         yield False, f"sessions of {turns:g} turns grow beyond {limit}: their last turns will fail"
 
 
-def dataset_too_long(dataset: Summary, context: int | None) -> str:
+def explain_too_long_dataset(dataset: DatasetSummary, context: int | None) -> str:
     """Why its prompts are refused, if most of them must be; empty otherwise."""
     if context is None or dataset.input_tokens is None or dataset.input_tokens <= context:
         return ""
@@ -269,7 +273,7 @@ def dataset_too_long(dataset: Summary, context: int | None) -> str:
     return f"{dataset.path}: prompts of {tokens} do not fit into the model's context of {context:,} tokens (/v1/models)"
 
 
-def outgrows(dataset: Summary, context: int | None) -> str:
+def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> str:
     """Which of its sessions do not fit to their ends; empty: none that is known."""
     if context is None or dataset.longest is None or dataset.longest <= context:
         return ""
@@ -279,12 +283,12 @@ def outgrows(dataset: Summary, context: int | None) -> str:
     )
 
 
-def answer_lengths(s: Settings) -> list[int]:
+def list_answer_lengths(s: Settings) -> list[int]:
     """Output tokens that requests of the load ask for, as far as the settings say."""
     return [answer for _, answer in _drawn(s)]
 
 
-def too_long_answers(s: Settings, tokens: int, message: str) -> str:
+def explain_too_long_answers(s: Settings, tokens: int, message: str) -> str:
     """The server refuses answers of so many tokens."""
     return f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): {_shorter_answers(s)}"
 
@@ -321,12 +325,12 @@ def _grown(s: Settings, turns: float) -> float:
 
 def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
     """Tokens of prompts and of their answers, as the load would have them. ``first``: of their sessions."""
-    sizes = mix(s.seq_dist) if s.seq_dist else independent(
-        normal(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-        normal(s.output_tokens_mean, s.output_tokens_stddev),
+    sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(
+        normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+        normal_length(s.output_tokens_mean, s.output_tokens_stddev),
     )  # fmt: skip
     before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
-    context = length(s.user_context_prompt_length) if s.user_context_prompt_length else lambda random: 0
+    context = parse_length(s.user_context_prompt_length) if s.user_context_prompt_length else lambda random: 0
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
         yield prompt + (before + context(random) if first else 0), output if s.generates else 0
 
@@ -346,21 +350,21 @@ NO_ANSWER: Final = re.compile(r"response\b.*not found|previous[ _]response", re.
 KEEPS: Final = "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state client needs no state"
 
 
-def forgets(ask: Callable[..., Answer], settings: Settings, model: str | None) -> str:
+def explain_forgotten_responses(ask: Callable[..., FetchedResponse], settings: Settings, model: str | None) -> str:
     """Why no turn can go on from an answer of this server by its id; empty where it can. Both turns say the same, so the
     second prompt, with the first before it, is longer. ``ask``: see Ask."""
     own, before = PROTOCOLS[settings.endpoint_type], 0
     more: dict[str, Any] = {}
     for _ in range(2):
         texts = [{"role": "user", "content": LENGTH_PROMPT}]
-        body = request_body(settings.endpoint_type, model, texts, own.least_tokens, streaming=False, **more)
+        body = encode_request_body(settings.endpoint_type, model, texts, own.least_tokens, streaming=False, **more)
         try:
             answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
         except FetchFailed as error:
             return f"a turn was not answered: {error}"
         if answer.status != 200:
             return f"a turn was answered with HTTP {answer.status}, {status_message(answer.body).rstrip('.')}; {KEEPS}"
-        completion = Completion(own)
+        completion = ResponseAccumulator(own)
         completion.whole(answer.body)
         if completion.response_id is None and not more:
             return f"its answers have no id; {KEEPS}"
@@ -373,7 +377,9 @@ def forgets(ask: Callable[..., Answer], settings: Settings, model: str | None) -
 # -- other protocols ---------------------------------------------------------------------------------------------------
 
 
-def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
+def find_answered_protocols(
+    ask: Callable[..., FetchedResponse], settings: Settings, model: str | None, until: float = math.inf
+) -> list[str]:
     """The protocols which the server answers at their usual paths, but for the one at which it was asked already; each is
     asked for a token or a few. ``ask``: see Ask."""
     found = []
@@ -382,11 +388,11 @@ def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, 
         if asked_already or (left_s := until - time.monotonic()) <= 0.1:
             continue
         texts = [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts
-        body = request_body(name, model, texts, protocol.least_tokens, streaming=False)
+        body = encode_request_body(name, model, texts, protocol.least_tokens, streaming=False)
         try:
             answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S), kind=name)
         except FetchFailed:
             continue
-        if answer.status == 200 and not no_completion(answer.body):
+        if answer.status == 200 and not explain_missing_completion(answer.body):
             found.append(name)
     return found

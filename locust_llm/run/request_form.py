@@ -43,23 +43,23 @@ class RequestForm(msgspec.Struct, frozen=True):
                 )
             if change.max_tokens_field and self.max_tokens_field:
                 yield (
-                    f"the server refuses {length_field(settings)}{why}: requests have {self.max_tokens_field} in its "
+                    f"the server refuses {find_length_field(settings)}{why}: requests have {self.max_tokens_field} in its "
                     f"place, as with --max-tokens-field {self.max_tokens_field}"
                 )
 
 
-def learnt_since(known: RequestForm, form: RequestForm) -> RequestForm:
+def added_form_changes(known: RequestForm, form: RequestForm) -> RequestForm:
     """What ``form`` has beyond ``known``."""
     return RequestForm(() if known.without else form.without, "" if known.max_tokens_field else form.max_tokens_field)
 
 
-def length_field(settings: Settings) -> str:
+def find_length_field(settings: Settings) -> str:
     """Which limits the answer, as the settings have it; empty: none does."""
     own = PROTOCOLS[settings.endpoint_type].length_fields
     return settings.max_tokens_field if settings.max_tokens_field in own else next(iter(own), "")
 
 
-def other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
+def list_other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
     """Forms to try where a request as the settings ask for is refused; first what the message names."""
     changes = sorted(_changes(settings), key=lambda change: not _is_named(change, settings, message))
     yield from changes
@@ -67,12 +67,12 @@ def other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
         yield _joined(*changes)
 
 
-def names_field(settings: Settings, message: str) -> bool:
+def is_about_form_field(settings: Settings, message: str) -> bool:
     """The message is about a field that another form leaves out or renames."""
     return any(_is_named(change, settings, message) for change in _changes(settings))
 
 
-def learnt(form: RequestForm, settings: Settings, status: int | None, message: str) -> RequestForm:
+def learn_from_refusal(form: RequestForm, settings: Settings, status: int | None, message: str) -> RequestForm:
     """The form after a refusal during the load, by its message alone; the same: it is about something else."""
     if status not in REFUSED or not _REFUSES.search(message):
         return form
@@ -97,7 +97,7 @@ def _without_options(settings: Settings) -> RequestForm | None:
 
 
 def _other_length(settings: Settings) -> RequestForm | None:
-    own = length_field(settings)
+    own = find_length_field(settings)
     others = [name for name in PROTOCOLS[settings.endpoint_type].length_fields if name != own]
     return RequestForm(max_tokens_field=others[0]) if others else None
 
@@ -106,4 +106,4 @@ def _is_named(change: RequestForm, settings: Settings, message: str) -> bool:
     if change.without and _NAMES_OPTIONS.search(message):
         return True
     field = change.max_tokens_field
-    return bool(field) and any(re.search(rf"\b{name}\b", message) for name in (field, length_field(settings)))
+    return bool(field) and any(re.search(rf"\b{name}\b", message) for name in (field, find_length_field(settings)))

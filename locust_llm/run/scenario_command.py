@@ -2,12 +2,12 @@
 
 import argparse
 
-from locust_llm.core.text import say
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.load.scenario import listed, text_of
+from locust_llm.load.scenario import format_scenario_list, read_packaged_scenario
 
 
-def scenario(words: list[str]) -> int:
+def run_scenario_command(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="locust-llm scenario", description="Workloads for --scenario: without arguments a list of them."
     )
@@ -15,7 +15,7 @@ def scenario(words: list[str]) -> int:
     show.add_argument("name", metavar="NAME")
     name = getattr(parser.parse_args(words), "name", None)
     try:
-        say(listed() if name is None else text_of(name))
+        print_safely(format_scenario_list() if name is None else read_packaged_scenario(name))
     except ValueError as error:
         return fail(str(error))
     return ExitStatus.OK

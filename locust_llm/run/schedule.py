@@ -8,33 +8,39 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.core.arms import PAIR
-from locust_llm.core.phases import WARMUP, stage_of
-from locust_llm.core.request_rate import rate_of
+from locust_llm.core.phases import WARMUP, stage_of_phase
+from locust_llm.core.request_rate import parse_request_rate
 from locust_llm.core.settings import Settings
-from locust_llm.load.access_log import columns_of
-from locust_llm.load.arrivals import arrivals, replay, steady, until, user_centric
+from locust_llm.load.access_log import parse_column_names
+from locust_llm.load.arrivals import (
+    draw_arrivals,
+    draw_user_centric_arrivals,
+    limit_arrivals,
+    make_steady_rate,
+    replay_arrivals,
+)
 from locust_llm.load.dataset import Dataset, Order
-from locust_llm.load.formats import Item
-from locust_llm.load.lengths import independent, mix, normal
-from locust_llm.load.reuse import BLOCK, Reuse
-from locust_llm.load.traces.trajectory import begun_at, capped, shares
+from locust_llm.load.formats import DatasetSession
+from locust_llm.load.lengths import combine_lengths, normal_length, parse_length_mix
+from locust_llm.load.reuse import BLOCK, PrefixReuse
+from locust_llm.load.traces.trajectory import cap_session_waits, parse_start_shares, start_session_at
 
 ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
 """By the name of --dataset-sampling-strategy, which is AIPerf's."""
 
 
-class Due(NamedTuple):
+class DueArrival(NamedTuple):
     """One arrival."""
 
     at_s: float
     """Seconds after the start of the phase."""
     slot: int | None = None
     """The user-centric rate: which of the users, from 0."""
-    item: Item | None = None
+    item: DatasetSession | None = None
     """The fixed schedule: the session that begins then."""
 
 
-def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Due] | None:
+def schedule_phase(s: Settings, phase: str, items: Iterable[DatasetSession] = ()) -> Iterator[DueArrival] | None:
     """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the order of their times.
 
     A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as AIPerf's).
@@ -42,31 +48,31 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
     seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
     if phase == WARMUP:
         per_s = s.warmup_request_rate
-        rate = steady(per_s) if per_s else rate_of(s)
+        rate = make_steady_rate(per_s) if per_s else parse_request_rate(s)
         if rate is None:
             return None
-        due = arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
-        return map(Due, until(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
+        due = draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
+        return map(DueArrival, limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
     count, duration_s = s.request_count, s.lasts_s
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:
-        pairs = user_centric(s.users or 1, s.user_centric_rate)
-        return (Due(at_s, slot) for at_s, slot in until(pairs, count=count, duration_s=duration_s))
-    rate = rate_of(s)
+        pairs = draw_user_centric_arrivals(s.users or 1, s.user_centric_rate)
+        return (DueArrival(at_s, slot) for at_s, slot in limit_arrivals(pairs, count=count, duration_s=duration_s))
+    rate = parse_request_rate(s)
     if rate is None:
         return None
     return map(
-        Due,
-        until(
-            arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0),
+        DueArrival,
+        limit_arrivals(
+            draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0),
             count=count,
             duration_s=duration_s,
         ),
     )
 
 
-def reuse_of(s: Settings, server_flags: Mapping[str, str]) -> Reuse | None:
+def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
     """What repeats in the prompts, in blocks of the server's cache; None: no share was asked for."""
     if s.prefix_cache_hit_rate is None:
         return None
@@ -74,23 +80,25 @@ def reuse_of(s: Settings, server_flags: Mapping[str, str]) -> Reuse | None:
         s.cache_block_size or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0) or BLOCK
     )
     lengths = (
-        normal(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-        normal(s.output_tokens_mean, s.output_tokens_stddev),
+        normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+        normal_length(s.output_tokens_mean, s.output_tokens_stddev),
     )
-    sizes = mix(s.seq_dist) if s.seq_dist else independent(*lengths)
+    sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(*lengths)
     share = s.prefix_cache_hit_rate / 100
-    return Reuse(sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set)
+    return PrefixReuse(sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set)
 
 
-def primed(s: Settings, server_flags: Mapping[str, str]) -> Settings:
+def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
     """The same with a warmup that sends each shared prefix once, before the requests of the warmup that was asked for."""
-    reuse = reuse_of(s, server_flags)
+    reuse = make_prefix_reuse(s, server_flags)
     if reuse is None or not reuse.count:
         return s
     return replace(s, warmup_request_count=reuse.count + (s.warmup_request_count or 0))
 
 
-def sessions(s: Settings, phase: str, reuse: Reuse | None = None) -> Iterator[Item | None] | None:
+def list_phase_sessions(
+    s: Settings, phase: str, reuse: PrefixReuse | None = None
+) -> Iterator[DatasetSession | None] | None:
     """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked for (None in place of a
     synthetic one). None: users make up theirs, without end. Raises DatasetError, here and later."""
     count = s.num_sessions if phase != WARMUP else None
@@ -100,13 +108,13 @@ def sessions(s: Settings, phase: str, reuse: Reuse | None = None) -> Iterator[It
         return islice(reuse.prompts(), count)
     if not s.input_file:
         return None if count is None else repeat(None, count)
-    block = s.block(stage_of(phase))  # each pair begins elsewhere in the file
+    block = s.block(stage_of_phase(phase))  # each pair begins elsewhere in the file
     order = ORDERS[s.dataset_sampling_strategy]
     bounded = s.num_sessions or s.request_count or s.lasts_s or phase == WARMUP
     dataset = Dataset(
         s.input_file,
         kind=s.custom_dataset_type,
-        columns=columns_of(s.dataset_columns) if s.dataset_columns else None,
+        columns=parse_column_names(s.dataset_columns) if s.dataset_columns else None,
         order="shuffled" if block is not None and order == "sequential" else order,
         seed=(s.random_seed or 0) + (0 if block is None else block.pair),
         wrap=bool(bounded) and not s.fixed_schedule,
@@ -116,23 +124,23 @@ def sessions(s: Settings, phase: str, reuse: Reuse | None = None) -> Iterator[It
     return islice(_changed(s, phase, dataset), count)
 
 
-def _changed(s: Settings, phase: str, items: Iterable[Item]) -> Iterator[Item]:
+def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterator[DatasetSession]:
     """Sessions with their waits bounded, and from their middle on."""
     random = Random(None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories")
     for item in items:
         if s.trajectory_start is not None:
-            item = begun_at(item, random.uniform(*shares(s.trajectory_start)))
-        yield item if s.idle_cap is None else capped(item, s.idle_cap)
+            item = start_session_at(item, random.uniform(*parse_start_shares(s.trajectory_start)))
+        yield item if s.idle_cap is None else cap_session_waits(item, s.idle_cap)
 
 
 def _same(s: Settings, phase: str) -> str:
     """What phases share that have the same arrivals: the blocks of a pair."""
-    block = s.block(stage_of(phase))
+    block = s.block(stage_of_phase(phase))
     return phase if block is None else f"{PAIR} {block.pair}"
 
 
-def _replayed(s: Settings, items: Iterable[Item]) -> Iterator[Due]:
-    latest: list[Item] = []
+def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArrival]:
+    latest: list[DatasetSession] = []
 
     def times_s() -> Iterator[float | None]:
         for item in items:
@@ -143,11 +151,11 @@ def _replayed(s: Settings, items: Iterable[Item]) -> Iterator[Due]:
         None if ms is None else ms / 1000 for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
     )
     auto = s.fixed_schedule_auto_offset and start_s is None
-    for at_s, _ in replay(times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup):
-        yield Due(at_s, None, latest[0])
+    for at_s, _ in replay_arrivals(times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup):
+        yield DueArrival(at_s, None, latest[0])
 
 
-def _bounded(due: Iterator[Due], *, count: int | None, duration_s: float | None) -> Iterator[Due]:
+def _bounded(due: Iterator[DueArrival], *, count: int | None, duration_s: float | None) -> Iterator[DueArrival]:
     """``count``: of requests; a session that has begun is sent to its end."""
     requests = 0
     for one in due:

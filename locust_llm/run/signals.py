@@ -10,7 +10,7 @@ from typing import Final
 
 import gevent
 
-from locust_llm.exit_status import ENDING_SIGNALS, of_signal
+from locust_llm.exit_status import ENDING_SIGNALS, signal_exit_status
 
 AT_ONCE_S: Final = 0.5
 
@@ -31,10 +31,10 @@ def end_at_once() -> None:
 def _exit(number: int, frame: FrameType | None) -> None:
     global _came
     _came = number
-    raise SystemExit(of_signal(number))
+    raise SystemExit(signal_exit_status(number))
 
 
-def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
+def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
     """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in greenlets of their own.
     Two at once are one: a terminal sends it to all its processes, and some of those pass it on.
 
@@ -45,7 +45,7 @@ def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
     global _listening
     _listening = True
     if _came:
-        raise SystemExit(of_signal(_came))
+        raise SystemExit(signal_exit_status(_came))
     last_at = -math.inf
 
     def interrupted(number: int) -> None:
@@ -69,11 +69,11 @@ def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
 def _nothing() -> None: ...
 
 
-def interrupt() -> None:
+def interrupt_main() -> None:
     """The main greenlet is interrupted, as by Python's own Ctrl-C: Locust ends in order then."""
     gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
 
 
-def leave(status: int) -> None:
+def leave_process(status: int) -> None:
     """The main greenlet ends the process: there is no run."""
     gevent.get_hub().handle_system_error(SystemExit, SystemExit(status))

@@ -5,33 +5,33 @@ from argparse import Namespace
 import gevent
 import msgspec
 
-from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.refusal import refuse
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.core.refusal import refuse_run
 from locust_llm.core.settings import Settings
 
-from .access.headers import candidate_headers
-from .discovery import Discovery, DiscoveryFailed, discover
-from .preflight import ALIKE, headers_of, ready
+from .access.headers import read_candidate_headers
+from .discovery import Discovery, DiscoveryFailed, discover_server
+from .preflight import ALIKE, prepare_run, read_run_headers
 
 
-def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
+def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
     """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
     Refused."""
-    headers = headers_of(options)
+    headers = read_run_headers(options)
     if "," in (getattr(options, "candidate", None) or ""):
-        refuse("two arms have one address each: give one --candidate")
-    found = ready(settings, headers, here=here)
+        refuse_run("two arms have one address each: give one --candidate")
+    found = prepare_run(settings, headers, here=here)
     if not settings.compares or settings.same_server:
         return found
     try:
-        other = discover(
-            of_candidate(settings),
-            {**headers, **candidate_headers(options)},
-            verify=authorities(),
+        other = discover_server(
+            make_candidate_settings(settings),
+            {**headers, **read_candidate_headers(options)},
+            verify=find_trusted_certificates(),
             sleep=gevent.sleep,
         )
     except DiscoveryFailed as error:
-        refuse(f"the candidate: {error}")
+        refuse_run(f"the candidate: {error}")
     notes = [f"candidate: {note}" for note in other.notes]
     a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
     if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
@@ -39,7 +39,7 @@ def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Disc
     return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
 
 
-def of_candidate(s: Settings) -> Settings:
+def make_candidate_settings(s: Settings) -> Settings:
     """As if it were alone."""
     own = s.changes.model
     return msgspec.structs.replace(

@@ -11,15 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.client.fetch import Answer, FetchFailed, decoded
-from locust_llm.core.run import Probe
+from locust_llm.client.fetch import FetchedResponse, FetchFailed, decode_response
+from locust_llm.core.run import CalibrationRequest
 from locust_llm.core.settings import Settings
-from locust_llm.load.prompts import SUMS_EACH, Lengths, fit, sample_numbers
-from locust_llm.load.tokens import size, stretch
-from locust_llm.protocols.answer import Count, count
+from locust_llm.load.prompts import SUMS_EACH, PromptLengthModel, draw_sample_numbers, fit_prompt_lengths
+from locust_llm.load.tokens import count_corpus_words, cut_corpus_text
+from locust_llm.protocols.answer import Count, parse_token_count
 from locust_llm.protocols.known import PROTOCOLS
 
-from .identity import template_head
+from .identity import count_template_head_tokens
 
 TOKENIZE_TIMEOUT_S: Final = 10.0
 """It computes nothing."""
@@ -37,16 +37,16 @@ AGREES: Final = 0.1
 """Share by which one stretch may differ from the mean of the corpus."""
 BLANKS: Final = str.maketrans({"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}": " ", "\N{LOWER ONE EIGHTH BLOCK}": " "})
 """How byte-level BPE and SentencePiece write a blank."""
-Ask = Callable[..., Answer]
+Ask = Callable[..., FetchedResponse]
 CountPrompt = Callable[[str], int | None]
 """The tokens of a prompt of this text, chat template included; None: the server does not count."""
 
 
-class Calibration(NamedTuple):
+class TokenizerCalibration(NamedTuple):
     """What was counted."""
 
-    lengths: Lengths = Lengths()
-    probes: tuple[Probe, ...] = ()
+    lengths: PromptLengthModel = PromptLengthModel()
+    probes: tuple[CalibrationRequest, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ class _Tokens(msgspec.Struct):
 
     @property
     def known(self) -> int:
-        return count(self.count) or (len(self.tokens) if isinstance(self.tokens, list) else 0)
+        return parse_token_count(self.count) or (len(self.tokens) if isinstance(self.tokens, list) else 0)
 
     def pieces(self) -> list[str]:
         """The texts of the tokens; empty: not known."""
@@ -79,15 +79,15 @@ class _TokensOfTexts(msgspec.Struct):
     count: list[int]
 
 
-def calibrate(
+def calibrate_tokenizer(
     ask: Ask, settings: Settings, model: str | None, context: int | None, count_by_chat: CountPrompt
-) -> Calibration:
+) -> TokenizerCalibration:
     """Ask the server. ``count_by_chat`` costs it a prefill. Raises what that raises."""
-    probes: list[Probe] = []
+    probes: list[CalibrationRequest] = []
     notes: list[str] = []
     kind, numbers, count_prompt = "tokenize", NUMBERS, _counter(ask, settings, model)
     try:
-        tokens = count_prompt(*sample_numbers(1))
+        tokens = count_prompt(*draw_sample_numbers(1))
     except FetchFailed as error:
         notes.append(f"/tokenize was not used: {error}")
         tokens = None
@@ -95,30 +95,34 @@ def calibrate(
         kind, numbers, count_prompt = "chat", NUMBERS_OF_CHAT, count_by_chat
     corpus = None if notes else _count_corpus(ask, model)
     try:
-        probes += _count_each(count_prompt, kind, sample_numbers(numbers))
+        probes += _count_each(count_prompt, kind, draw_sample_numbers(numbers))
         if probes and corpus is not None:
             check = [*_count_each(count_prompt, kind, islice(_stretches(context), 1))]
             corpus = corpus if _agrees(_of_corpus(corpus, probes), check) else None
         if probes and corpus is None:
             probes += _count_each(count_prompt, kind, _stretches(context))
     except FetchFailed as error:
-        return Calibration(
-            Lengths(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+        return TokenizerCalibration(
+            PromptLengthModel(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
         )
     if not probes:
         notes.append("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates")
-        return Calibration(Lengths(), (), tuple(notes))
+        return TokenizerCalibration(PromptLengthModel(), (), tuple(notes))
     try:
-        lengths = fit((probe.words, probe.tokens) for probe in probes) if corpus is None else _of_corpus(corpus, probes)
+        lengths = (
+            fit_prompt_lengths((probe.words, probe.tokens) for probe in probes)
+            if corpus is None
+            else _of_corpus(corpus, probes)
+        )
         if kind == "tokenize" and settings.prefix_cache_hit_rate is not None:
-            lengths = msgspec.structs.replace(lengths, head_tokens=template_head(ask, settings, model))
+            lengths = msgspec.structs.replace(lengths, head_tokens=count_template_head_tokens(ask, settings, model))
     except (ValueError, FetchFailed) as error:
-        return Calibration(
-            Lengths(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+        return TokenizerCalibration(
+            PromptLengthModel(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
         )
     if corpus is not None:
-        probes.append(Probe(kind="tokenize", words=size(), tokens=corpus.total))
-    return Calibration(lengths, tuple(probes), tuple(notes))
+        probes.append(CalibrationRequest(kind="tokenize", words=count_corpus_words(), tokens=corpus.total))
+    return TokenizerCalibration(lengths, tuple(probes), tuple(notes))
 
 
 # -- prompts, with the chat template -----------------------------------------------------------------------------------
@@ -130,25 +134,25 @@ def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
     def count_prompt(text: str) -> int | None:
         fields = PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])
         found = _tokenize(ask, {"model": model, **fields})
-        return None if found is None else count(found.count) or None
+        return None if found is None else parse_token_count(found.count) or None
 
     return count_prompt
 
 
-def _count_each(count_prompt: CountPrompt, kind: str, texts: Iterable[str]) -> Iterator[Probe]:
+def _count_each(count_prompt: CountPrompt, kind: str, texts: Iterable[str]) -> Iterator[CalibrationRequest]:
     """One after the other, until the server does not count one. Raises what ``count_prompt`` raises."""
     for text in texts:
         if (tokens := count_prompt(text)) is None:
             return
-        yield Probe(kind=kind, words=len(text.split(" ")), tokens=tokens)
+        yield CalibrationRequest(kind=kind, words=len(text.split(" ")), tokens=tokens)
 
 
 def _stretches(context: int | None) -> Iterator[str]:
     """Evenly over the corpus, each behind the same number as the first of the short prompts."""
     words = LONGEST_STRETCH if context is None else max(2, min(LONGEST_STRETCH, context // TOKENS_A_WORD))
-    (number,) = sample_numbers(1)
+    (number,) = draw_sample_numbers(1)
     for place in range(STRETCHES):
-        yield f"{number} {stretch(place * size() // STRETCHES, words - 1)}"
+        yield f"{number} {cut_corpus_text(place * count_corpus_words() // STRETCHES, words - 1)}"
 
 
 # -- the corpus, without one -------------------------------------------------------------------------------------------
@@ -163,8 +167,8 @@ class _Corpus(NamedTuple):
 def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
     """The tokens of the whole corpus; None: the server does not count plain texts."""
     total, sums = 0, [0]
-    for at in range(0, size(), WORDS_A_REQUEST):
-        text = stretch(at, min(WORDS_A_REQUEST, size() - at))
+    for at in range(0, count_corpus_words(), WORDS_A_REQUEST):
+        text = cut_corpus_text(at, min(WORDS_A_REQUEST, count_corpus_words() - at))
         # vLLM and SGLang want a prompt, llama.cpp wants content: each leaves the other's fields alone
         body = {
             "model": model, "prompt": text, "content": text, "add_special_tokens": False, "return_token_strs": True,
@@ -179,7 +183,7 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
             return None
         sums += [total + tokens for tokens in before]
         total += found.known
-    whole = len(sums) == 1 + -(-size() // SUMS_EACH) and sums[-1] == total
+    whole = len(sums) == 1 + -(-count_corpus_words() // SUMS_EACH) and sums[-1] == total
     return _Corpus(total, tuple(sums) if whole else ())
 
 
@@ -213,20 +217,20 @@ def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[i
     parts[0] = parts[0][1:]
     body = msgspec.json.encode({"model": model, "prompt": parts, "add_special_tokens": False})
     answer = ask("POST", "/tokenize", body, timeout_s=TOKENIZE_TIMEOUT_S)
-    found = decoded(answer.body, _TokensOfTexts) if answer.status == 200 else None
+    found = decode_response(answer.body, _TokensOfTexts) if answer.status == 200 else None
     if found is None or len(found.count) != len(parts) or min(found.count) < 1:
         return []
     return [round(sum_ * known / sum(found.count)) for sum_ in accumulate(found.count)]
 
 
-def _of_corpus(corpus: _Corpus, probes: Sequence[Probe]) -> Lengths:
+def _of_corpus(corpus: _Corpus, probes: Sequence[CalibrationRequest]) -> PromptLengthModel:
     """``probes``: of prompts of one word, a number."""
-    a_word = corpus.total / size()
+    a_word = corpus.total / count_corpus_words()
     template = sum(probe.tokens for probe in probes) / len(probes) - a_word
-    return Lengths(a_word, template, True, sums=corpus.sums)
+    return PromptLengthModel(a_word, template, True, sums=corpus.sums)
 
 
-def _agrees(lengths: Lengths, check: Sequence[Probe]) -> bool:
+def _agrees(lengths: PromptLengthModel, check: Sequence[CalibrationRequest]) -> bool:
     """Whether ``/tokenize`` is of the model that answers: a gateway may have another one's."""
     predicted = (lengths.template_tokens + lengths.tokens_a_word * probe.words for probe in check)
     return all(abs(probe.tokens - tokens) <= AGREES * tokens for probe, tokens in zip(check, predicted, strict=True))
@@ -235,4 +239,4 @@ def _agrees(lengths: Lengths, check: Sequence[Probe]) -> bool:
 def _tokenize(ask: Ask, body: dict[str, Any]) -> _Tokens | None:
     """Raises FetchFailed."""
     answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TOKENIZE_TIMEOUT_S)
-    return decoded(answer.body, _Tokens) if answer.status == 200 else None
+    return decode_response(answer.body, _Tokens) if answer.status == 200 else None

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.core.foreign_text import secret_fields
-from locust_llm.core.text import say
+from locust_llm.core.foreign_text import find_secret_fields
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ERROR_PREFIX, ExitStatus, fail
 from locust_llm.files import open_regular
 
@@ -25,12 +25,12 @@ PATIENCE_S: Final = 600.0
 TRIES_OF_NAMES: Final = 10_000
 
 
-def refusal(url: str) -> str:
+def explain_upload_refusal(url: str) -> str:
     """Why nothing can be copied there, before anything is sent to anybody; empty: it may be possible."""
     scheme, found, rest = url.partition("://")
     if not found or not rest.strip("/"):
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
-    if names := secret_fields(url):
+    if names := find_secret_fields(url):
         return f"--upload takes no key in the URL ({names[0]}): the store's client reads it from the environment"
     if "@" in rest.partition("/")[0]:
         return "--upload takes no user or password in the URL: the store's client reads them from the environment"
@@ -45,13 +45,13 @@ def refusal(url: str) -> str:
     return f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' has what S3 needs" if missing else ""
 
 
-def mistakes(settings: object, options: argparse.Namespace) -> Iterator[str]:
+def validate_upload(settings: object, options: argparse.Namespace) -> Iterator[str]:
     """Of a run that could not be uploaded; of the process that has its report."""
-    if options.upload and not options.worker and (why := refusal(options.upload)):
+    if options.upload and not options.worker and (why := explain_upload_refusal(options.upload)):
         yield why
 
 
-def copy(folder: Path, url: str) -> str:
+def copy_folder(folder: Path, url: str) -> str:
     """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so on; where it is then. A
     link is left out: it may lead to any file of this machine.
 
@@ -62,12 +62,12 @@ def copy(folder: Path, url: str) -> str:
     # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was misspelled
     system, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {}))
     target = _free(system, f"{place}/{folder.resolve().name}")
-    for path in sorted(files_below(folder)):
+    for path in sorted(list_files_below(folder)):
         system.put_file(str(path), f"{target}/{path.relative_to(folder)}")
     return str(system.unstrip_protocol(target))
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def list_files_below(folder: Path) -> Iterator[Path]:
     """Regular files, reached without a link. Raises OSError for one that cannot be read."""
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
@@ -81,7 +81,7 @@ def _unreadable(folder: Path) -> str:
     if not folder.is_dir():
         return f"there is no folder {folder}"
     try:
-        deque(files_below(folder), maxlen=0)
+        deque(list_files_below(folder), maxlen=0)
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return ""
@@ -96,7 +96,7 @@ def _free(system: Any, target: str) -> str:
     raise FileExistsError(f"{target} and thousands of others are there")
 
 
-def uploaded(folder: Path, url: str) -> str:
+def upload_run(folder: Path, url: str) -> str:
     """A line for the console, of the copy of a run's folder: where it is, or why it is not. Its process has ended then."""
     command = [sys.executable, "-m", "locust_llm", "upload", str(folder), url]
     try:
@@ -109,7 +109,7 @@ def uploaded(folder: Path, url: str) -> str:
     return f"NOT UPLOADED: {why or f'exit status {done.returncode}'}; the report is in {folder}"
 
 
-def command(words: list[str]) -> int:
+def run_upload(words: list[str]) -> int:
     """``locust-llm upload DIR URL``; the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm upload", description="Copy the folder of a run to a store, such as s3://bucket/prefix."
@@ -117,11 +117,11 @@ def command(words: list[str]) -> int:
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("url", metavar="URL")
     given = parser.parse_args(words)
-    why = refusal(given.url) or _unreadable(given.folder)
+    why = explain_upload_refusal(given.url) or _unreadable(given.folder)
     if why:
         return fail(why)
     try:
-        say(f"uploaded: {copy(given.folder, given.url)}\n")
+        print_safely(f"uploaded: {copy_folder(given.folder, given.url)}\n")
     except Exception as error:  # of whatever client
         why = f"{given.url}: {type(error).__name__}: {error}".replace("\n", " ")
         return fail(why, ExitStatus.INCOMPLETE)

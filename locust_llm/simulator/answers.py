@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import api, times, tokens
 from . import api as events
-from .scheduling.parts import parts_of
+from .scheduling.parts import latency_parts_of
 from .scheduling.sequence import Sequence, drafted
-from .telemetry import Row
+from .telemetry import TruthRow
 from .tokens import WORDS
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .connection import ClientConnection
     from .quirks import Quirks
-    from .server import Server
+    from .server import SimulatorServer
 
 
 ENGINE_FAILED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -27,10 +27,17 @@ _WORDS: Final = [f" {word}".encode() for word in WORDS]
 _TWO_BYTES: Final = "é".encode()
 
 
-class Answer:
+class SimulatedAnswer:
     """What the engine tells of an answer, one `on_token` at a time."""
 
-    def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
+    def __init__(
+        self,
+        server: SimulatorServer,
+        connection: ClientConnection,
+        asked: api.AnswerRequest,
+        row: TruthRow,
+        quirks: Quirks,
+    ) -> None:
         self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
         self.transport = connection.transport
         self.first_word = server.random.randrange(len(WORDS))
@@ -111,7 +118,7 @@ class Answer:
 
     def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
         sequence, row = self.sequence, self.row
-        row.started_at, row.parts = sequence.started_at, parts_of(sequence)
+        row.started_at, row.parts = sequence.started_at, latency_parts_of(sequence)
         row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
         self.server.num_open -= 1
         self.server.router.ended(row.backend)
@@ -163,7 +170,7 @@ class Answer:
         return tokens.block_keys([*self.asked.pieces, *words])
 
 
-class WholeAnswer(Answer):
+class WholeAnswer(SimulatedAnswer):
     """In one piece, when it is complete."""
 
     def start(self) -> None:
@@ -196,7 +203,7 @@ class WholeAnswer(Answer):
         self.keep()
         self.row.output_tokens = self.count
         reasoning, content = self.said()
-        ended = api.Ended(
+        ended = api.UnstreamedAnswer(
             self.row.answer_id,
             self.server.names[0],
             content,
@@ -221,10 +228,17 @@ class WholeAnswer(Answer):
         return bool(fault)
 
 
-class StreamedAnswer(Answer):
+class StreamedAnswer(SimulatedAnswer):
     """``held``: writes that wait for a slow header, a stall or the other half of a letter; None when nothing waits."""
 
-    def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
+    def __init__(
+        self,
+        server: SimulatorServer,
+        connection: ClientConnection,
+        asked: api.AnswerRequest,
+        row: TruthRow,
+        quirks: Quirks,
+    ) -> None:
         super().__init__(server, connection, asked, row, quirks)
         self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
         self.call = self.chunks.call()  # until it was sent

@@ -33,7 +33,7 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AnswerRequest:
     """A request for an answer, of any form."""
 
     form: Form
@@ -62,7 +62,7 @@ class Written(NamedTuple):
     keep: Callable[[str, str], None] | None = None
 
 
-class Events(Protocol):
+class StreamEvents(Protocol):
     """The events of one streamed answer, as the quirks have them: see Chunks."""
 
     done: bytes  # behind all of them, also behind an error
@@ -78,7 +78,7 @@ class Events(Protocol):
     def error(self, message: str) -> bytes: ...
 
 
-class Ended(NamedTuple):
+class UnstreamedAnswer(NamedTuple):
     """An answer that is not streamed."""
 
     id: str
@@ -96,13 +96,13 @@ class Form:
 
     prefix: str  # of the answers' ids
     parse: Callable[[dict[str, Any]], Written]  # raises RefusedError
-    events: Callable[[str, str, Quirks, str, Asked], Events]  # id, model, quirks, finish_reason
-    whole: Callable[[Ended], dict[str, Any]]
+    events: Callable[[str, str, Quirks, str, AnswerRequest], StreamEvents]  # id, model, quirks, finish_reason
+    whole: Callable[[UnstreamedAnswer], dict[str, Any]]
     max_tokens: int = DEFAULT_MAX_TOKENS
     opens: bool = True  # its stream begins with an event without text
 
 
-def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> Asked:
+def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> AnswerRequest:
     """``names``: those the model goes by. Raises RefusedError."""
     asked = parse_object(body)
     check_model(asked, names)
@@ -135,7 +135,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
             + _value("input_tokens", prompt_tokens),
             param="input_tokens",
         )
-    return Asked(
+    return AnswerRequest(
         form=form, pieces=pieces, max_tokens=max_tokens or min(form.max_tokens, room), tool=tool, keep=keep,
         ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
@@ -236,7 +236,7 @@ def _name(tool: Any, inner: str) -> str:
     return name if isinstance(name, str) else ""
 
 
-def written(arguments: Any) -> str:
+def format_tool_arguments(arguments: Any) -> str:
     """Of a call, the same in each form."""
     try:
         return dump(json.loads(arguments)).decode()
@@ -253,7 +253,9 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if not isinstance(content, str):
         raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
     functions = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    return message["role"], "\n".join(filter(None, (content, *(written(f.get("arguments")) for f in functions))))
+    return message["role"], "\n".join(
+        filter(None, (content, *(format_tool_arguments(f.get("arguments")) for f in functions)))
+    )
 
 
 # -- the bytes of an answer ------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) ->
             "prompt_tokens_details": cached}  # fmt: skip
 
 
-def chat_completion(ended: Ended) -> dict[str, Any]:
+def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
@@ -287,7 +289,7 @@ def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": f"call-{answer_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def completion(ended: Ended) -> dict[str, Any]:
+def completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """The same of a plain completion, which has no place for reasoning of its own."""
     answer_id, model, content, reasoning, finish_reason, used, _ = ended
     text = " ".join(filter(None, (reasoning, content)))

@@ -17,19 +17,19 @@ from functools import partial
 from typing import NoReturn
 
 from .api import NAME
-from .connection import Connection
-from .flags import DISAGGREGATED, add_arguments
-from .otlp import Sender
-from .quirks import LIKE, Quirks, parse
+from .connection import ClientConnection
+from .flags import DISAGGREGATED, add_simulator_arguments
+from .otlp import SpanSender
+from .quirks import LIKE, Quirks, parse_quirks
 from .scheduling.async_engine import AsyncEngine
-from .scheduling.clock import Clock, FineSelector
-from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
+from .scheduling.clock import EventClock, FineSelector
+from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, StepCostConstants
 from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
 from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
-from .scheduling.scheduler import Config, Policy, Scheduler, Stateful
+from .scheduling.scheduler import Policy, Scheduler, SchedulerConfig, Stateful
 from .scheduling.waiting import QUEUES, queue
-from .server import Front, Server
+from .server import FrontEnd, SimulatorServer
 from .spans import Spans
 
 REFUSED = 5  # the exit status of locust-llm for wrong values (docs/exit-status.md); this package imports nothing of it
@@ -38,7 +38,7 @@ OTLP_MISSING = "--otlp-traces-endpoint needs the package opentelemetry-proto: pi
 SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
 
 
-def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
+def read_scheduler_options(options: argparse.Namespace) -> tuple[StepCostConstants, SchedulerConfig, str, int]:
     """The cost, the scheduler's config, the policy and max_model_len. Raises ValueError where vLLM would refuse to start,
     mostly in its words (vllm/config/scheduler.py)."""
     cost = _cost(options)
@@ -74,7 +74,7 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
         raise ValueError(f"--max-num-partial-prefills {num} is more than --max-num-batched-tokens {budget}")
     if num_long > num:
         raise ValueError(f"--max-long-partial-prefills {num_long} is more than --max-num-partial-prefills {num}")
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
         kv_tokens=kv_tokens,
@@ -102,25 +102,25 @@ def session_header(options: argparse.Namespace) -> str:
 
 def quirks(options: argparse.Namespace) -> Quirks:
     """Of every request. Raises ValueError, also for --faults that would not do."""
-    found = parse(options.quirks, LIKE[options.like])
+    found = parse_quirks(options.quirks, LIKE[options.like])
     if options.stream_interval:
-        found = parse(f"tokens_per_chunk={options.stream_interval}", found)
+        found = parse_quirks(f"tokens_per_chunk={options.stream_interval}", found)
     for flag in ("timings", "time_headers"):
         if getattr(options, flag):
-            found = parse(f"{flag}=yes", found)
-    parse(options.faults, found)
+            found = parse_quirks(f"{flag}=yes", found)
+    parse_quirks(options.faults, found)
     if bool(options.fault_rate) != bool(options.faults):
         raise ValueError("--faults and --fault-rate say together what goes wrong how often: give both or neither")
     return found
 
 
-def _cost(options: argparse.Namespace) -> Cost:
+def _cost(options: argparse.Namespace) -> StepCostConstants:
     overheads = {}
     if options.step_overhead_ms is not None:
         overheads["step_overhead_s"] = options.step_overhead_ms / 1e3
     if options.seq_overhead_us is not None:
         overheads["seq_overhead_s"] = options.seq_overhead_us / 1e6
-    return Cost(model=MODELS[options.model], gpu=GPUS[options.gpu], **overheads)
+    return StepCostConstants(model=MODELS[options.model], gpu=GPUS[options.gpu], **overheads)
 
 
 def _policy(options: argparse.Namespace) -> str:
@@ -146,7 +146,7 @@ def _policy(options: argparse.Namespace) -> str:
 # -- the simulator as a program --------------------------------------------------------------------------------------
 
 
-def serve(options: argparse.Namespace) -> int:
+def serve_simulator(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 5 and a line on stderr for values that won't do."""
     try:
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
@@ -158,21 +158,21 @@ def serve(options: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> int:
     parser = _Parser(prog="python -m locust_llm.simulator", description="A simulated vLLM server.")
-    add_arguments(parser)
-    return serve(parser.parse_args(argv))
+    add_simulator_arguments(parser)
+    return serve_simulator(parser.parse_args(argv))
 
 
-def simulate(words: list[str]) -> int:
+def run_simulate(words: list[str]) -> int:
     """``locust-llm simulate``: the simulator in this process. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
     )
-    add_arguments(parser)
-    return serve(parser.parse_args(words))
+    add_simulator_arguments(parser)
+    return serve_simulator(parser.parse_args(words))
 
 
 def make_engine(
-    options: argparse.Namespace, cost: Cost, config: Config, policy: str, clock: Clock
+    options: argparse.Namespace, cost: StepCostConstants, config: SchedulerConfig, policy: str, clock: EventClock
 ) -> tuple[Engine, str]:
     """The engine and what the ready line says of it."""
     scale = options.time_scale
@@ -205,7 +205,7 @@ def make_spans(options: argparse.Namespace) -> Spans | None:
         from .otlp_encoder import Encoder  # late: the simulator starts without the extra
     except ImportError:
         raise ValueError(OTLP_MISSING) from None
-    sender = Sender(options.otlp_traces_endpoint, Encoder(options.otlp_protocol, NAME))
+    sender = SpanSender(options.otlp_traces_endpoint, Encoder(options.otlp_protocol, NAME))
     return Spans(sender, clock_offset_s=options.clock_offset)
 
 
@@ -228,11 +228,11 @@ def make_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 async def _serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
-    cost, config, policy, max_model_len = settings(options)
+    cost, config, policy, max_model_len = read_scheduler_options(options)
     header = session_header(options)
     engines = [make_engine(options, cost, config, policy, loop) for _ in range(options.replicas)]
     about = engines[0][1] + (f"; {len(engines)} replicas, {options.route}" if len(engines) > 1 else "")
-    front = Front(
+    front = FrontEnd(
         names=tuple(options.served_model_name or [options.model]),
         max_model_len=max_model_len,
         seed=options.seed,
@@ -250,15 +250,15 @@ async def _serve(options: argparse.Namespace) -> int:
         front_end_delay_s=options.front_end_delay / 1e3,
     )
     spans = make_spans(options)
-    server = Server([engine for engine, _ in engines], front, spans)
+    server = SimulatorServer([engine for engine, _ in engines], front, spans)
     sending = asyncio.create_task(spans.sender.run()) if spans else None
 
     tls = make_tls(options)
-    connect = partial(Connection, server)
+    connect = partial(ClientConnection, server)
     try:
         listener = await loop.create_server(connect, options.host, options.port, backlog=4096, ssl=tls)
     except OSError as error:
-        raise ValueError(not_opened(options.host, options.port, error)) from error
+        raise ValueError(explain_port_error(options.host, options.port, error)) from error
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -279,7 +279,7 @@ async def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def not_opened(host: str, port: int, error: OSError) -> str:
+def explain_port_error(host: str, port: int, error: OSError) -> str:
     """Why the simulator cannot listen there, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"--port {port} cannot be opened: another program has it, give another port"

@@ -15,8 +15,8 @@ import httptools
 from . import api, quirks
 
 if TYPE_CHECKING:
-    from .answers import Answer
-    from .server import Server
+    from .answers import SimulatedAnswer
+    from .server import SimulatorServer
 
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -25,7 +25,7 @@ _SERVER_LINE = f"Server: {api.NAME}\r\n"
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     method: str
     path: str
     id: str | None  # X-Request-Id
@@ -52,16 +52,16 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Error"
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client: requests are parsed into a queue and answered in turn. asyncio sets TCP_NODELAY."""
 
     transport: asyncio.Transport
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatorServer) -> None:
         self.server = server
-        self.answer: Answer | None = None
-        self.requests: deque[Request] = deque()
-        self.request: Request | None = None  # being answered
+        self.answer: SimulatedAnswer | None = None
+        self.requests: deque[HttpRequest] = deque()
+        self.request: HttpRequest | None = None  # being answered
         self.parser = httptools.HttpRequestParser(self)
         self.idle: asyncio.TimerHandle | None = None
         self.end_of_stream = b""
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         keep_alive = chunked and self.parser.should_keep_alive()
         method, body = self.parser.get_method().decode(), b"".join(self.body)
         self.requests.append(
-            Request(
+            HttpRequest(
                 method, path, self.id, self.authorization, self.quirks, self.session, self.tenant, self.traceparent, body,
                 chunked, keep_alive, arrived_at,
             )

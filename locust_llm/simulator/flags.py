@@ -18,7 +18,7 @@ from .scheduling.waiting import QUEUES
 DISAGGREGATED = "disaggregated"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server(parser.add_argument_group("server"))
     engine = parser.add_argument_group("engine")
     _add_engine(engine)

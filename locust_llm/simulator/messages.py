@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import api, tokens
-from .api import ARGUMENT, Asked, Ended, Form, Written, dump, field, invalid, tool_called
+from .api import ARGUMENT, AnswerRequest, Form, UnstreamedAnswer, Written, dump, field, invalid, tool_called
 from .quirks import Quirks
 
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
@@ -61,12 +61,12 @@ def _of_block(block: dict[str, Any], loc: str) -> str:
     return dump(block["input"]).decode()
 
 
-class Events:
+class MessagesEvents:
     """Those of one streamed answer."""
 
     done = b""
 
-    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: Asked) -> None:
+    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest) -> None:
         self.answer_id, self.model, self.quirks, self.finish_reason = answer_id, model, quirks, finish_reason
         self.asked = asked
         self.index = 0
@@ -145,7 +145,7 @@ def _message(
             "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}  # fmt: skip
 
 
-def _whole(ended: Ended) -> dict[str, Any]:
+def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     blocks: list[dict[str, Any]] = [{"type": "thinking", "thinking": reasoning}] if reasoning else []
     if tool:
@@ -155,4 +155,4 @@ def _whole(ended: Ended) -> dict[str, Any]:
     return _message(answer_id, model, blocks, _REASONS[finish_reason], _usage(used))
 
 
-FORM = Form("msg", _parse, Events, _whole)
+FORM = Form("msg", _parse, MessagesEvents, _whole)

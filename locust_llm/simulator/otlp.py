@@ -22,7 +22,7 @@ POST_S: Final = 5.0
 Value = str | int | float
 
 
-class Span(NamedTuple):
+class SimulatedSpan(NamedTuple):
     """Of opentelemetry/proto/trace/v1/trace.proto. ``parent_id`` is empty where there is none; Unix nanoseconds."""
 
     name: str
@@ -34,7 +34,7 @@ class Span(NamedTuple):
     attributes: Mapping[str, Value]
 
 
-class Sender:
+class SpanSender:
     """Every EVERY_S, or as soon as there are BATCH of them, spans go to the endpoint. What does not fit in the queue is
     dropped, and so is a batch that is not taken: both are counted, nobody waits."""
 
@@ -50,7 +50,7 @@ class Sender:
         self._queue: deque[Any] = deque()
         self._full = asyncio.Event()
 
-    def add(self, span: Span) -> None:
+    def add(self, span: SimulatedSpan) -> None:
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return

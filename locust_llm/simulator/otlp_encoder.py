@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtobufSpan
 
-from .otlp import PROTOCOLS, Span, Value
+from .otlp import PROTOCOLS, SimulatedSpan, Value
 
 
 class Encoder:
@@ -20,7 +20,7 @@ class Encoder:
         self.service = service
         self._as_json = protocol == "http/json"
 
-    def encode_span(self, span: Span) -> Any:
+    def encode_span(self, span: SimulatedSpan) -> Any:
         """The form in which a span waits for its batch."""
         message = ProtobufSpan(
             trace_id=span.trace_id,

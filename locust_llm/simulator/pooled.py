@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from . import api, tokens
 from .answers import WholeAnswer
 from .scheduling.sequence import Sequence
-from .telemetry import Row
+from .telemetry import TruthRow
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .connection import ClientConnection
     from .quirks import Quirks
-    from .server import Server
+    from .server import SimulatorServer
 
 DIMENSIONS: Final = 256
 
@@ -23,7 +23,7 @@ class PooledAnswer(WholeAnswer):
     that the engine makes of each is given to nobody."""
 
     def __init__(
-        self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks, inputs: list[list[str]],
+        self, server: SimulatorServer, connection: ClientConnection, asked: api.AnswerRequest, row: TruthRow, quirks: Quirks, inputs: list[list[str]],
         *, scores: bool,
     ) -> None:  # fmt: skip
         super().__init__(server, connection, asked, row, quirks)

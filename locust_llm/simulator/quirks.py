@@ -57,7 +57,7 @@ _TYPES: Final = get_type_hints(Quirks)
 _WORDS: Final = {"yes": True, "no": False}
 
 
-def parse(text: str, base: Quirks) -> Quirks:
+def parse_quirks(text: str, base: Quirks) -> Quirks:
     """``base`` with what the text changes: ``role=early, stall=5, stall_s=0.5``. Raises ValueError, with what there is."""
     changes: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):

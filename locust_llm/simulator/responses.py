@@ -10,17 +10,17 @@ from . import tokens
 from .api import (
     ARGUMENT,
     NAME,
-    Asked,
-    Ended,
+    AnswerRequest,
     Form,
     Messages,
     RefusedError,
+    UnstreamedAnswer,
     Written,
     dump,
     field,
+    format_tool_arguments,
     invalid,
     tool_called,
-    written,
 )
 from .quirks import Quirks
 
@@ -69,7 +69,7 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     if kind in ("function_call", "function_call_output") and not isinstance(item.get("call_id"), str):
         raise invalid(f"{loc}.call_id", "Field required")
     if kind == "function_call":
-        return "assistant", written(item.get("arguments"))
+        return "assistant", format_tool_arguments(item.get("arguments"))
     if kind == "function_call_output":
         return "tool", str(item.get("output", ""))
     if kind != "message" or not isinstance(item.get("role"), str):
@@ -82,12 +82,12 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     return item["role"], content
 
 
-class Events:
+class ResponsesEvents:
     """Those of one streamed answer. Reasoning is an item of its own before the answer, as the call of a tool is one."""
 
     done = b""
 
-    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: Asked) -> None:
+    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest) -> None:
         self.answer_id, self.model, self.quirks, self.finish_reason = answer_id, model, quirks, finish_reason
         self.tool = asked.tool
         self.number = self.index = 0
@@ -170,7 +170,7 @@ def _response(
             "error": None, "incomplete_details": why, "output": output, "usage": usage, "user": NAME}  # fmt: skip
 
 
-def _whole(ended: Ended) -> dict[str, Any]:
+def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     output: list[dict[str, Any]] = []
     if reasoning:
@@ -184,4 +184,4 @@ def _whole(ended: Ended) -> dict[str, Any]:
     return _response(answer_id, model, "incomplete" if finish_reason == "length" else "completed", output, used)
 
 
-FORM = Form("resp", _parse, Events, _whole)
+FORM = Form("resp", _parse, ResponsesEvents, _whole)

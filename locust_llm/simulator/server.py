@@ -9,15 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from . import api, messages, responses, tokens
-from .answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
+from .answers import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, WholeAnswer
 from .pooled import PooledAnswer
-from .quirks import LIKE, Quirks, parse
-from .scheduling.engine import Engine, Router, together
+from .quirks import LIKE, Quirks, parse_quirks
+from .scheduling.engine import Engine, Router, merge_engine_states
 from .spans import Spans
-from .telemetry import Metrics, Row, Truth, text
+from .telemetry import EngineMetrics, ServerTruth, TruthRow, format_metrics_page
 
 if TYPE_CHECKING:
-    from .connection import Connection, Request
+    from .connection import ClientConnection, HttpRequest
 
 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
@@ -26,7 +26,7 @@ _OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an AP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class FrontEnd:
     """How the server presents itself. ``names``: all are accepted and listed, answers carry the first (vLLM's
     --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests. ``route`` and
     ``session_header``: of the `Router`."""
@@ -48,37 +48,40 @@ class Front:
     front_end_delay_s: float = 0.0
 
 
-class Server:
-    def __init__(self, engines: Sequence[Engine], front: Front, spans: Spans | None = None) -> None:
+class SimulatorServer:
+    def __init__(self, engines: Sequence[Engine], front: FrontEnd, spans: Spans | None = None) -> None:
         self.spans = spans
         self.front, self.names, self.caching = front, front.names, front.caching
         self.router = Router(engines, front.route)
         self.session_header = front.session_header.lower().encode() or None
-        self.truth = Truth(full=front.full_truth)
-        self.metrics = [Metrics(front.names[0], front.max_model_len) for _ in engines]
+        self.truth = ServerTruth(full=front.full_truth)
+        self.metrics = [EngineMetrics(front.names[0], front.max_model_len) for _ in engines]
         for metrics in self.metrics if front.quirks.draft_tokens else ():
             metrics.drafts = 0, 0, 0
         self.random = Random(front.seed)
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.num_open = 0
         self.num_queued_tokens = 0  # prompts of those without a first token
         names, max_model_len = front.names, front.max_model_len
-        self.routes: dict[str, tuple[str, Callable[[Connection, Request], None]]] = {
+        self.routes: dict[str, tuple[str, Callable[[ClientConnection, HttpRequest], None]]] = {
             "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, api.CHAT)),
             "/v1/completions": ("POST", lambda c, r: self.answer(c, r, api.COMPLETIONS)),
             "/v1/responses": ("POST", lambda c, r: self.answer(c, r, responses.FORM)),
             "/v1/messages": ("POST", lambda c, r: self.answer(c, r, messages.FORM)),
             "/v1/embeddings": ("POST", self.pooled),
             **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), ("POST", self.pooled)),
-            "/v1/models": ("GET", lambda c, _: c.respond(200, models(names, max_model_len))),
+            "/v1/models": ("GET", lambda c, _: c.respond(200, list_models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
-            "/metrics": ("GET", lambda c, _: c.respond(200, text(zip(self.metrics, self.states(), strict=True)))),
+            "/metrics": (
+                "GET",
+                lambda c, _: c.respond(200, format_metrics_page(zip(self.metrics, self.states(), strict=True))),
+            ),
             "/truth": ("GET", lambda c, _: c.respond(200, self.truth.as_json() | self.engines_as_json())),
             "/truth/reset": ("POST", self.reset_truth),
         }
 
-    def handle(self, connection: Connection, request: Request) -> None:
+    def handle(self, connection: ClientConnection, request: HttpRequest) -> None:
         key = self.front.api_key
         if key and request.path not in _OPEN_PATHS and request.authorization != f"Bearer {key}":
             connection.respond(401, {"error": "Unauthorized"})
@@ -96,47 +99,47 @@ class Server:
             self.truth.refused += 1
             connection.respond(error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else "")
 
-    def answer(self, connection: Connection, request: Request, form: api.Form) -> None:
+    def answer(self, connection: ClientConnection, request: HttpRequest, form: api.Form) -> None:
         quirks = self.quirks_of(request)
         if quirks.status:
-            raise refusal(quirks.status)
+            raise refuse_with_status(quirks.status)
         asked = api.parse_asked(request.body, self.names, self.front.max_model_len, form)
         self.check_queue()
         own_id = f"{self.random.getrandbits(64):016x}"
         answer_id = f"{form.prefix}-{request.id or own_id}"
-        row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
+        row = TruthRow(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
         self.truth.arrived(row)
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens
-        kind: type[Answer] = StreamedAnswer if asked.stream else WholeAnswer
+        kind: type[SimulatedAnswer] = StreamedAnswer if asked.stream else WholeAnswer
         connection.answer = answer = kind(self, connection, asked, row, quirks)
         answer.begin()
 
-    def pooled(self, connection: Connection, request: Request) -> None:
+    def pooled(self, connection: ClientConnection, request: HttpRequest) -> None:
         """Embeddings and rerank."""
         quirks, scores = self.quirks_of(request), request.path.endswith("rerank")
         if quirks.status:
-            raise refusal(quirks.status)
+            raise refuse_with_status(quirks.status)
         inputs = parse_pooled(request.body, self.names, self.front.max_model_len, scores=scores)
         self.check_queue()
         answer_id = f"{'score' if scores else 'embd'}-{request.id or f'{self.random.getrandbits(64):016x}'}"
         pieces = [piece for text in inputs for piece in text]
-        asked = api.Asked(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True, stream=False, include_usage=False,
+        asked = api.AnswerRequest(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True, stream=False, include_usage=False,
                           continuous_usage=False)  # fmt: skip
-        row = Row(request.id or answer_id, asked.prompt_tokens, 0, request.arrived_at, answer_id)
+        row = TruthRow(request.id or answer_id, asked.prompt_tokens, 0, request.arrived_at, answer_id)
         self.truth.arrived(row)
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens
         connection.answer = answer = PooledAnswer(self, connection, asked, row, quirks, inputs, scores=scores)
         answer.begin()
 
-    def quirks_of(self, request: Request) -> Quirks:
+    def quirks_of(self, request: HttpRequest) -> Quirks:
         """The server's, with a fault if this one is to have it, and as the request's own header says."""
         quirks, front = self.front.quirks, self.front
         try:
             if front.fault_rate and self.random.random() < front.fault_rate:
-                quirks = parse(front.faults, quirks)
-            return parse(request.quirks, quirks) if request.quirks else quirks
+                quirks = parse_quirks(front.faults, quirks)
+            return parse_quirks(request.quirks, quirks) if request.quirks else quirks
         except ValueError as error:
             raise api.RefusedError(400, f"X-Simulate: {error}") from error
 
@@ -146,10 +149,10 @@ class Server:
         front = self.front
         if front.max_num_queued_reqs is not None and self.num_open + 1 > front.max_num_queued_reqs:
             self.metrics[0].rejections["max_num_queued_reqs"] += 1
-            raise refusal(503)
+            raise refuse_with_status(503)
         if front.max_num_queued_tokens is not None and self.num_queued_tokens >= front.max_num_queued_tokens:
             self.metrics[0].rejections["max_num_queued_tokens"] += 1
-            raise refusal(503)
+            raise refuse_with_status(503)
 
     def headers_of(self, number: int) -> str:
         """Lines of an answer that say which replica it is of; none where there is one."""
@@ -164,26 +167,26 @@ class Server:
     def engines_as_json(self) -> dict[str, Any]:
         """``engine``: all of them together."""
         states = self.states()
-        found: dict[str, Any] = {"engine": together(states)}
+        found: dict[str, Any] = {"engine": merge_engine_states(states)}
         if len(states) > 1:
             found["engines"] = states
         if self.spans:
             found["spans"] = self.spans.counts()
         return found
 
-    def prefilled(self, asked: api.Asked, at: float) -> None:
+    def prefilled(self, asked: api.AnswerRequest, at: float) -> None:
         """A request got its first token, or left before."""
         self.num_queued_tokens -= asked.prompt_tokens
         self.truth.prefilled(at)
 
-    def reset_truth(self, connection: Connection, _: Request) -> None:
+    def reset_truth(self, connection: ClientConnection, _: HttpRequest) -> None:
         self.truth.reset()
         for engine in self.router.engines:
             engine.forget_lateness()
         connection.respond(200, {"reset": True})
 
 
-def refusal(status: int) -> api.RefusedError:
+def refuse_with_status(status: int) -> api.RefusedError:
     """As vLLM words it, where it has that status."""
     error = {
         401: ("Unauthorized", "AuthenticationError"),
@@ -194,7 +197,7 @@ def refusal(status: int) -> api.RefusedError:
     return api.RefusedError(status, *error)
 
 
-def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
+def list_models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     card = {
         "object": "model",
         "created": int(time.time()),

@@ -7,11 +7,11 @@ import time
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .otlp import Sender, Span, Value
-from .scheduling.parts import Parts, parts_of
+from .otlp import SimulatedSpan, SpanSender, Value
+from .scheduling.parts import LatencyParts, latency_parts_of
 
 if TYPE_CHECKING:
-    from .answers import Answer
+    from .answers import SimulatedAnswer
 
 NAME: Final = "llm_request"
 TRUTH: Final = "simulator."
@@ -39,7 +39,7 @@ class Spans:
     """One span a request that was answered to its end. As with OpenTelemetry's usual sampler, a parent that is not sampled
     has none."""
 
-    def __init__(self, sender: Sender, *, clock_offset_s: float = 0.0) -> None:
+    def __init__(self, sender: SpanSender, *, clock_offset_s: float = 0.0) -> None:
         """``clock_offset_s``: how far the server's clock is ahead of the machine's."""
         self.sender = sender
         self._unix_s = time.time() - time.monotonic() + clock_offset_s
@@ -48,15 +48,15 @@ class Spans:
     def counts(self) -> dict[str, int]:
         return {"sent": self.sender.sent, "dropped": self.sender.dropped}
 
-    def finished(self, answer: Answer, now: float) -> None:
+    def finished(self, answer: SimulatedAnswer, now: float) -> None:
         """``now``: of its last token, in seconds of CLOCK_MONOTONIC."""
-        parent, parts = parse_traceparent(answer.traceparent), parts_of(answer.sequence)
+        parent, parts = parse_traceparent(answer.traceparent), latency_parts_of(answer.sequence)
         if parts is None or (parent and not parent.sampled):
             return
         arrived_at = answer.row.arrived_at
         ttft_s, e2e_s = answer.first_at - arrived_at, now - arrived_at
         attributes: dict[str, Value] = {
-            **latencies(parts, ttft_s, e2e_s),
+            **latency_attributes(parts, ttft_s, e2e_s),
             "gen_ai.usage.prompt_tokens": answer.asked.prompt_tokens,
             "gen_ai.usage.completion_tokens": answer.count,
             "gen_ai.request.id": answer.row.answer_id,
@@ -67,10 +67,10 @@ class Spans:
         random = self._random.randbytes
         trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (random(16), b"")
         start, end = (int(1e9 * (self._unix_s + at)) for at in (arrived_at, now))
-        self.sender.add(Span(NAME, trace_id, random(8), parent_id, start, end, attributes))
+        self.sender.add(SimulatedSpan(NAME, trace_id, random(8), parent_id, start, end, attributes))
 
 
-def latencies(parts: Parts, ttft_s: float, e2e_s: float) -> dict[str, Value]:
+def latency_attributes(parts: LatencyParts, ttft_s: float, e2e_s: float) -> dict[str, Value]:
     """vLLM's, then the truth. queue, prefill and decode are the engine's; TTFT and e2e are the front end's, from a request
     that is read to a token that is given out: what they are longer is in front_end, up to the first token."""
     return {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .scheduling.parts import Parts, parts_of
+from .scheduling.parts import LatencyParts, latency_parts_of
 from .scheduling.sequence import Sequence
 
 _TTFT: Final = (
@@ -41,7 +41,7 @@ _HISTOGRAMS: Final = {
 REJECTIONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
-class Histogram:
+class PrometheusHistogram:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -54,14 +54,16 @@ class Histogram:
         self.sum += value
 
 
-class Metrics:
+class EngineMetrics:
     """What requests add to; the gauges come from the engine when asked for. Aborted requests are in no histogram of whole
     requests, as in vLLM."""
 
     def __init__(self, model: str, max_model_len: int) -> None:
         self.model = model
         self.histograms = {
-            name: Histogram(tuple(float(bound) for bound in bounds if bound <= max_model_len or bounds is not _TOKENS))
+            name: PrometheusHistogram(
+                tuple(float(bound) for bound in bounds if bound <= max_model_len or bounds is not _TOKENS)
+            )
             for name, (_, bounds) in _HISTOGRAMS.items()
         }
         self.gap = self.histograms["inter_token_latency_seconds"].observe
@@ -83,7 +85,9 @@ class Metrics:
     ) -> None:
         queued_at = arrived_at if sequence.arrived_at is None else sequence.arrived_at  # behind the front end
         started_at = queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
-        parts = parts_of(sequence)  # by the engine's clock, as vLLM has them; a loop that is late is not in them
+        parts = latency_parts_of(
+            sequence
+        )  # by the engine's clock, as vLLM has them; a loop that is late is not in them
         prefill_s = first_at - started_at if parts is None else parts.prefill
         decode_s = done_at - first_at if parts is None else parts.decode
         self.success[reason] += 1
@@ -150,7 +154,7 @@ class Metrics:
             yield _head(name, _HISTOGRAMS[name][0], "histogram"), samples
 
 
-def text(engines: Iterable[tuple[Metrics, Mapping[str, float]]]) -> str:
+def format_metrics_page(engines: Iterable[tuple[EngineMetrics, Mapping[str, float]]]) -> str:
     """The page of all engines, told apart by vLLM's label for that. A state is that of `Engine.state`."""
     pages = (metrics.families(state, number) for number, (metrics, state) in enumerate(engines))
     lines = ((of[0][0], *(sample for _, samples in of for sample in samples)) for of in zip(*pages, strict=True))
@@ -169,7 +173,7 @@ MAX_CHANGES = 200_000
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class TruthRow:
     """One request. Stamps are seconds of CLOCK_MONOTONIC (`time.monotonic`), which all processes of a machine share.
 
     buffered counts the sends the socket did not take at once (a client that reads slowly): after the first of them the
@@ -188,7 +192,7 @@ class Row:
     first_at: tuple[float, float] | None = None  # around the write of the first content token
     token_at: array[float] | None = None  # before, after, before, after, ...: of each chunk
     done_at: float | None = None
-    parts: Parts | None = None  # of its time in the engine; None of one that did not finish
+    parts: LatencyParts | None = None  # of its time in the engine; None of one that did not finish
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     preemptions: int = 0
     aborted: bool = False  # by the client
@@ -218,7 +222,7 @@ class Row:
         }
 
 
-class Truth:
+class ServerTruth:
     """The rows of one server: those under way, then the latest that ended; and how many were prefilling when."""
 
     def __init__(self, *, full: bool = False) -> None:
@@ -226,7 +230,7 @@ class Truth:
         self.prefilling = 0
         self.connections = 0
         self.refused = 0
-        self._under_way: dict[Row, None] = {}  # an ordered set
+        self._under_way: dict[TruthRow, None] = {}  # an ordered set
         self.reset()
 
     def reset(self) -> None:
@@ -234,10 +238,10 @@ class Truth:
         self.max_prefilling = self.prefilling
         self.connections = self.refused = 0
         self._num_stamps = 0
-        self._rows: deque[Row] = deque()
+        self._rows: deque[TruthRow] = deque()
         self._changes: deque[tuple[float, int]] = deque([(time.monotonic(), self.prefilling)], maxlen=MAX_CHANGES)
 
-    def arrived(self, row: Row) -> None:
+    def arrived(self, row: TruthRow) -> None:
         if self.full:
             row.token_at = array("d")
         self._under_way[row] = None
@@ -248,7 +252,7 @@ class Truth:
         """A request got its first token, or left before."""
         self._prefilling(at, -1)
 
-    def done(self, row: Row, *, aborted: bool = False) -> None:
+    def done(self, row: TruthRow, *, aborted: bool = False) -> None:
         row.done_at, row.aborted = time.monotonic(), aborted
         del self._under_way[row]
         self._rows.append(row)

@@ -55,7 +55,7 @@ CPU_WAIT_ADVICE: Final = (
 )
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one process; None where it could not be measured. Times in ms."""
 
     worker: str
@@ -100,7 +100,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is none."""
 
 
-class Limit(msgspec.Struct, frozen=True):
+class SignalLimit(msgspec.Struct, frozen=True):
     """Above it a signal lowers the verdict."""
 
     value: float
@@ -116,25 +116,25 @@ class Limit(msgspec.Struct, frozen=True):
         return f"{number}, as {self.share} is less" if self.least else f"{self.share} = {number}"
 
 
-NEVER: Final = Limit(float("inf"))
+NEVER: Final = SignalLimit(float("inf"))
 
 
-def limit_of(least: float, share: float, figure: float | None, name: str) -> Limit:
+def make_signal_limit(least: float, share: float, figure: float | None, name: str) -> SignalLimit:
     """A share of a figure of the run, but at least ``least``."""
     if figure is None:
-        return Limit(least)
+        return SignalLimit(least)
     of, value = f"{share * 100:g}% of {name}", share * figure
-    return Limit(value, of) if value > least else Limit(least, of, least=True)
+    return SignalLimit(value, of) if value > least else SignalLimit(least, of, least=True)
 
 
-class Signal(msgspec.Struct, frozen=True):
+class HealthSignal(msgspec.Struct, frozen=True):
     """One figure against its limits."""
 
     what: str
     value: float
     unit: str
-    degraded: Limit
-    invalid: Limit = NEVER
+    degraded: SignalLimit
+    invalid: SignalLimit = NEVER
     explains: bool = False
     """It is a cause of the others: named with them, even if its own level is better."""
     decides: bool = True
@@ -155,7 +155,7 @@ class Signal(msgspec.Struct, frozen=True):
         return f"{self.what} {value}{self.unit} ({self.by}limit {limit.written(most + self.unit)}{note})"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ClientVerdict(msgspec.Struct, frozen=True):
     """The level and its reasons, one sentence each."""
 
     level: str
@@ -166,38 +166,43 @@ class Verdict(msgspec.Struct, frozen=True):
     """Of each signal that lowers it the level: doubt.py has what that means for a rule."""
 
 
-def percent_of(count: int) -> float:
+def highest_known_percent(count: int) -> float:
     """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the second largest."""
     return 99.0 if count >= FEW else 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
 
 
-def signals(e: Evidence) -> Iterator[Signal]:
+def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
     """All that were measured of one process."""
     answered = e.requests if e.answered is None else e.answered
     few_answers = _note(answered)
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
-        yield Signal(
+        yield HealthSignal(
             TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
-            limit_of(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"), limit_of(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
+            make_signal_limit(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"), make_signal_limit(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
             note=few_answers, by="merged first chunks; ",
         )  # fmt: skip
     if e.merged_share is not None:
-        yield Signal(MERGED, e.merged_share * 100, "%", Limit(5.0), Limit(25.0))
+        yield HealthSignal(MERGED, e.merged_share * 100, "%", SignalLimit(5.0), SignalLimit(25.0))
     if e.read_lag_p99_ms is not None:
         # stamps are the kernel's, but a slot of the gate was returned that much too late
-        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", Limit(250.0), note=few_answers)
+        yield HealthSignal(READ_LAG, e.read_lag_p99_ms, " ms", SignalLimit(250.0), note=few_answers)
     if e.send_lag_p99_ms is not None:
         yield _sending(e, e.send_lag_p99_ms)
     if e.permit_lag_p99_ms is not None:
         # a hand-over is four messages: 4 ms on an idle machine, 40 ms where each takes 10 ms
         name = "TTFT from due p99"
-        degraded, invalid = limit_of(20.0, 0.1, e.due_p99_ms, name), limit_of(100.0, 0.5, e.due_p99_ms, name)
-        yield Signal(PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests))
+        degraded, invalid = (
+            make_signal_limit(20.0, 0.1, e.due_p99_ms, name),
+            make_signal_limit(100.0, 0.5, e.due_p99_ms, name),
+        )
+        yield HealthSignal(PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests))
     if e.loop_lag_p99_ms is not None:
-        yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", Limit(250.0))
+        yield HealthSignal(LOOP_LAG, e.loop_lag_p99_ms, " ms", SignalLimit(250.0))
     if e.cpu_share is not None:
         # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
-        yield Signal("CPU (of a core)", e.cpu_share * 100, "%", Limit(FULL_CORE * 100), explains=True, decides=False)
+        yield HealthSignal(
+            "CPU (of a core)", e.cpu_share * 100, "%", SignalLimit(FULL_CORE * 100), explains=True, decides=False
+        )
     probed = e.ttft_compared_ms is not None
     ttft_ms, ttft = (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
     for what, off_ms, figure_ms, name, shares in (
@@ -205,22 +210,24 @@ def signals(e: Evidence) -> Iterator[Signal]:
         (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, "Inter Chunk Latency p99", (0.1, 0.5)),
     ):
         if off_ms is not None:
-            limits = [limit_of(least, share, figure_ms, name) for least, share in zip(OFF_MS, shares, strict=True)]
-            yield Signal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1])
+            limits = [
+                make_signal_limit(least, share, figure_ms, name) for least, share in zip(OFF_MS, shares, strict=True)
+            ]
+            yield HealthSignal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1])
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
         # four, when the figures were still true, 38 to 43 % beside eight; with 800 streams 41 % beside two, and merged
-        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, "%", Limit(25.0), explains=True)
+        yield HealthSignal(CPU_WAIT, e.cpu_wait_share * 100, "%", SignalLimit(25.0), explains=True)
 
 
-def _sending(e: Evidence, lag_ms: float) -> Signal:
+def _sending(e: ProcessEvidence, lag_ms: float) -> HealthSignal:
     """Of few requests the second latest send decides, unless all late sends together took more than LATE_SHARE."""
     note, share = _note(e.requests), e.late_share or 0.0
     if 1 < e.requests < FEW and e.latest_send_ms is not None and share > LATE_SHARE:
         lag_ms = e.latest_send_ms
         note = f"the latest of {e.requests}, and late sends took {share:.1%} of the requests' time"
-    return Signal(SEND_LAG, lag_ms, " ms", Limit(LATE_MS[0]), Limit(LATE_MS[1]), note=note)
+    return HealthSignal(SEND_LAG, lag_ms, " ms", SignalLimit(LATE_MS[0]), SignalLimit(LATE_MS[1]), note=note)
 
 
 def _note(count: int) -> str:
@@ -229,22 +236,22 @@ def _note(count: int) -> str:
     return f"of {count} requests the second largest" if count > 1 else "of one request"
 
 
-def judge(evidence: Sequence[Evidence]) -> Verdict | None:
+def judge_client(evidence: Sequence[ProcessEvidence]) -> ClientVerdict | None:
     """Of the worst process; None without measurements."""
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
         why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
-        return Verdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
-    found = [(signal, e) for e in evidence for signal in signals(e)]
+        return ClientVerdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
+    found = [(signal, e) for e in evidence for signal in measure_signals(e)]
     if not found:
         return None
     level = max((signal.level for signal, _ in found if signal.decides), key=LEVELS.index, default=OK)
     if level == OK:
-        return Verdict(OK)
+        return ClientVerdict(OK)
     bad = [(signal, e) for signal, e in found if signal.level != OK and (signal.level == level or signal.explains)]
     lowering = sorted(
         ((s.what, s.level) for s, _ in found if s.decides and s.level != OK), key=lambda one: LEVELS.index(one[1])
     )
-    return Verdict(
+    return ClientVerdict(
         level,
         tuple(f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
         _advice(bad),
@@ -252,15 +259,15 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     )
 
 
-def _advice(bad: Sequence[tuple[Signal, Evidence]]) -> str:
+def _advice(bad: Sequence[tuple[HealthSignal, ProcessEvidence]]) -> str:
     """What can help against these signals of these processes."""
     waits = any((e.cpu_wait_share or 0.0) >= WAITS for _, e in bad)
     if not waits and all(signal.what == PERMIT_LAG for signal, _ in bad):
         return PERMIT_ADVICE
-    return advice_for([e for _, e in bad])
+    return advise_on_processes([e for _, e in bad])
 
 
-def advice_for(slow: Sequence[Evidence]) -> str:
+def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
     """What can help these processes: others beside them only where they are short of their own core, and one is free."""
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in slow):
         return CPU_WAIT_ADVICE

@@ -11,7 +11,7 @@ TAIL_RISE: Final = 0.0005
 """What a walk without a direction may look like one that rises with, at any one time."""
 
 
-class Batches:
+class BatchSums:
     """Sums of as many neighbours each."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class CorrelationTime:
     def __init__(self) -> None:
         self.count = 0
         self._sum = 0.0
-        self._lengths: list[Batches] = []
+        self._lengths: list[BatchSums] = []
 
     def add(self, value: float) -> None:
         self.count += 1
@@ -53,7 +53,7 @@ class CorrelationTime:
                 batches.half = value
                 return
             value, batches.half = value + batches.half, None
-        self._lengths.append(longest := Batches())
+        self._lengths.append(longest := BatchSums())
         longest.add(value)
         longest.half = value
 

@@ -21,7 +21,7 @@ from .client_verdict import (
     TTFT_HIGH,
     TTFT_OFF,
     UNCERTIFIED,
-    Verdict,
+    ClientVerdict,
 )
 from .grammar import Rule
 from .metrics import BY_WORD, GIVEN, MEASURES, RATE
@@ -41,7 +41,7 @@ TIMED: Final = tuple(measure.word for measure in MEASURES if measure.metric is n
 RATES: Final = tuple(measure.word for measure in MEASURES if measure.metric is None and measure.units is RATE)
 
 
-class Doubt(NamedTuple):
+class MeasurementBias(NamedTuple):
     """What a signal makes uncertain."""
 
     why: str
@@ -58,20 +58,20 @@ _LATE: Final = _each(TIMED, EITHER) | _each(RATES, LOW)
 """A load generator that sends late gives the server another load than was asked for."""
 DOUBTS: Final = {
     # a chunk that came with others has the stamp of the last of them
-    TTFT_HIGH: Doubt("TTFT may be too high", _each(FIRST, HIGH) | _each((*SHARES, "reading_stall"), LOW)),
+    TTFT_HIGH: MeasurementBias("TTFT may be too high", _each(FIRST, HIGH) | _each((*SHARES, "reading_stall"), LOW)),
     # gaps beside merged chunks are left out of ICL; ITL is the difference of two stamps that may both be too late
-    MERGED: Doubt(
+    MERGED: MeasurementBias(
         "chunks came merged", _each((*FIRST, *LAST), HIGH) | _each((*GAPS, "reading_stall"), EITHER)
         | _each((*SHARES, *RATES), LOW),
     ),
-    READ_LAG: Doubt("answers were read late", _LATE),
-    SEND_LAG: Doubt("requests were sent late", _LATE),
-    PERMIT_LAG: Doubt("permits of the prefill limit were late", _LATE),
-    LOOP_LAG: Doubt("the event loop was late", _LATE),
-    CPU_WAIT: Doubt("there was no free core", _LATE),
-    TTFT_OFF: Doubt("TTFT of sentinel streams is off", _each((*FIRST, "request_latency", *SHARES, "reading_stall"), EITHER)),
-    GAPS_OFF: Doubt("gaps of sentinel streams are off", _each((*GAPS, *LAST, *SHARES, "reading_stall"), EITHER)),
-    UNCERTIFIED: Doubt("there is no certificate", _each((*TIMED, *RATES), EITHER)),
+    READ_LAG: MeasurementBias("answers were read late", _LATE),
+    SEND_LAG: MeasurementBias("requests were sent late", _LATE),
+    PERMIT_LAG: MeasurementBias("permits of the prefill limit were late", _LATE),
+    LOOP_LAG: MeasurementBias("the event loop was late", _LATE),
+    CPU_WAIT: MeasurementBias("there was no free core", _LATE),
+    TTFT_OFF: MeasurementBias("TTFT of sentinel streams is off", _each((*FIRST, "request_latency", *SHARES, "reading_stall"), EITHER)),
+    GAPS_OFF: MeasurementBias("gaps of sentinel streams are off", _each((*GAPS, *LAST, *SHARES, "reading_stall"), EITHER)),
+    UNCERTIFIED: MeasurementBias("there is no certificate", _each((*TIMED, *RATES), EITHER)),
 }  # fmt: skip
 """By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""
 BOUNDED: Final = ("ttft", "ttft_from_due", "request_latency", "itl", "icl")
@@ -86,10 +86,10 @@ much makes the others shorter by that much at most, in a queue that is served in
 MAIN: Final = {
     "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency", "throughput": "output_tokens_per_s",
 }  # fmt: skip
-UNKNOWN: Final = Doubt("", _each((*TIMED, *RATES), EITHER))
+UNKNOWN: Final = MeasurementBias("", _each((*TIMED, *RATES), EITHER))
 
 
-def error_of(verdict: Verdict | None, rule: Rule) -> Error | None:
+def find_rule_error(verdict: ClientVerdict | None, rule: Rule) -> Error | None:
     """In which direction the figure of a rule may be wrong; None: no signal touches it. Of a rule with a base the figure is
     by how much this run is worse."""
     if verdict is None or verdict.level == OK:
@@ -98,12 +98,12 @@ def error_of(verdict: Verdict | None, rule: Rule) -> Error | None:
     return errors.pop() if len(errors) == 1 else EITHER if errors else None
 
 
-def signals_of(verdict: Verdict, rule: Rule) -> set[str]:
+def find_touching_signals(verdict: ClientVerdict, rule: Rule) -> set[str]:
     """The signals that touch a rule; an empty name: the verdict does not tell."""
     return {signal for signal, _, _ in _touching(verdict, rule)}
 
 
-def stays(rule: Rule, holds: bool | None, error: Error) -> bool:
+def decision_survives_error(rule: Rule, holds: bool | None, error: Error) -> bool:
     """Whether such an error leaves a rule decided as it is, or undecided for another reason (``holds`` None)."""
     if holds is None:
         return error != EITHER
@@ -111,19 +111,19 @@ def stays(rule: Rule, holds: bool | None, error: Error) -> bool:
     return error == (HIGH if holds == less else LOW)
 
 
-def reason_of(verdict: Verdict, rule: Rule) -> str:
+def explain_void_rule(verdict: ClientVerdict, rule: Rule) -> str:
     """Why the client verdict voids a rule: ``the client verdict is DEGRADED: chunks came merged``."""
     why = dict.fromkeys(doubt.why for _, doubt, _ in _touching(verdict, rule))
     return f"the client verdict is {verdict.level}: {', '.join(filter(None, why)) or '; '.join(verdict.reasons)}"
 
 
-def untouched(verdict: Verdict) -> list[str]:
+def list_unaffected_metrics(verdict: ClientVerdict) -> list[str]:
     """The main figures that are not in doubt, in words."""
     rules = {name: Rule(word, "<", 0.0, "") for name, word in MAIN.items()}
-    return [name for name, rule in rules.items() if error_of(verdict, rule) is None]
+    return [name for name, rule in rules.items() if find_rule_error(verdict, rule) is None]
 
 
-def _touching(verdict: Verdict, rule: Rule) -> Iterator[tuple[str, Doubt, Error]]:
+def _touching(verdict: ClientVerdict, rule: Rule) -> Iterator[tuple[str, MeasurementBias, Error]]:
     """Each doubt of this rule, with its signal and the direction of its figure."""
     signals = verdict.signals or {"": verdict.level}
     for signal, level in signals.items():

@@ -34,9 +34,19 @@ from .metrics import (
     RATE,
     SHARE,
     TIME,
-    Measure,
+    RuleMeasure,
 )
-from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, short, stage_values
+from .selectors import (
+    QUOTED,
+    STAGES,
+    find_nearest_names,
+    format_plain_number,
+    parse_selectors,
+    parse_stage_range,
+    quote_value,
+    raise_selector_error,
+    shorten_foreign_text,
+)
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
@@ -101,7 +111,7 @@ class Condition(msgspec.Struct, frozen=True):
         return within | ((value != value) & answered)
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {plain(self.number)}{self.unit}"
+        return f"{self.metric} {self.op} {format_plain_number(self.number)}{self.unit}"
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -155,7 +165,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     def at(self, value: float, axis: str = "") -> bool:
         """Whether it is for a stage of this value. ``axis``: of the sweep; empty if unknown."""
-        ranges = [(key, stage_values(range_)) for key, range_ in self.where if key in STAGES]
+        ranges = [(key, parse_stage_range(range_)) for key, range_ in self.where if key in STAGES]
         return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
 
     @property
@@ -180,13 +190,13 @@ class Rule(msgspec.Struct, frozen=True):
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def __str__(self) -> str:
-        where = ", ".join(f"{key}={quoted(value)}" for key, value in self.where)
+        where = ", ".join(f"{key}={quote_value(value)}" for key, value in self.where)
         stat = f" {self.stat}" if self.stat else ""
         given = f" given {' and '.join(map(str, self.given))}" if self.given else ""
         kind = f"{self.kind}: " if self.kind else ""
         braces = f"{{{where}}}" if where else ""
         base = f" of {_path(self.base)}" if self.base else ""
-        return f"{kind}{self.metric}{braces}{stat} {self.op} {plain(self.number)}{self.unit}{base}{given}"
+        return f"{kind}{self.metric}{braces}{stat} {self.op} {format_plain_number(self.number)}{self.unit}{base}{given}"
 
 
 def _depends_on_reader(word: str) -> bool:
@@ -194,32 +204,34 @@ def _depends_on_reader(word: str) -> bool:
     return metric is not None and metric.felt
 
 
-def parse(text: str) -> Rule:
+def parse_rule(text: str) -> Rule:
     """A rule from its text. Raises ValueError of one sentence: the mistake, and what is possible."""
     try:
         if len(text) > MAX_RULE_CHARS:
-            refuse(f"it has {len(text):,} characters, and at most {MAX_RULE_CHARS:,} are possible")
+            raise_selector_error(f"it has {len(text):,} characters, and at most {MAX_RULE_CHARS:,} are possible")
         return _rule(text.strip())
     except ValueError as error:
-        raise ValueError(f"SLO {short(text.strip(), SHOWN_CHARS)!r}: {error}") from None
+        raise ValueError(f"SLO {shorten_foreign_text(text.strip(), SHOWN_CHARS)!r}: {error}") from None
 
 
-def goodput(text: str) -> tuple[Condition, ...]:
+def parse_goodput(text: str) -> tuple[Condition, ...]:
     """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user throughput: tokens/s), at
     most so much of a latency and at least so much of a throughput. Raises ValueError of one sentence."""
     try:
         pairs = text.split() or [""]
         if len(pairs) > MAX_CONDITIONS:
-            refuse(f"it has {len(pairs):,} limits, and at most {MAX_CONDITIONS} are possible")
+            raise_selector_error(f"it has {len(pairs):,} limits, and at most {MAX_CONDITIONS} are possible")
         return tuple(map(_pair, pairs))
     except ValueError as error:
         raise ValueError(f"goodput {text[:200]!r}: {error}") from None
 
 
-def preset(name: str) -> tuple[str, ...]:
+def expand_preset(name: str) -> tuple[str, ...]:
     """The rules of a preset, as text. Raises ValueError of one sentence."""
     if name not in PRESETS:
-        raise ValueError(f"unknown SLO preset {name!r}{nearest(name, PRESETS)}; there are: {', '.join(PRESETS)}")
+        raise ValueError(
+            f"unknown SLO preset {name!r}{find_nearest_names(name, PRESETS)}; there are: {', '.join(PRESETS)}"
+        )
     return PRESETS[name]
 
 
@@ -241,16 +253,16 @@ _NUMBER: Final = re.compile(r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)
 def _rule(text: str) -> Rule:
     head = _HEAD.fullmatch(text)
     if not head:
-        refuse("it does not begin with a metric: write, for example, 'ttft p95 < 500ms'")
+        raise_selector_error("it does not begin with a metric: write, for example, 'ttft p95 < 500ms'")
     kind, rest = (head["kind"] or "").lower(), head["rest"].strip()
     if kind not in ("", WARN, ABORT):
-        refuse(f"unknown prefix {head['kind']}: there are warn: and abort:")
+        raise_selector_error(f"unknown prefix {head['kind']}: there are warn: and abort:")
     measure = _measure(head["metric"])
     if rest.startswith("{"):
-        refuse("the braces after the metric are not closed: write {class=ShortQuestions}")
-    where = () if head["where"] is None else selectors(head["where"])
+        raise_selector_error("the braces after the metric are not closed: write {class=ShortQuestions}")
+    where = () if head["where"] is None else parse_selectors(head["where"])
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
-        refuse(f"{measure.word} is of the whole schedule: leave out the braces")
+        raise_selector_error(f"{measure.word} is of the whole schedule: leave out the braces")
     if (within := _WITHIN.search(rest)) is not None:
         stat, op = rest[: within.start()].strip(), WITHIN
         number, unit, base, given = _room(rest[within.end() :], measure)
@@ -259,31 +271,31 @@ def _rule(text: str) -> Rule:
         stat, op, number, unit = _compared(left, measure)
         base = ""
     if base and stat.lower() in ("min", "max"):
-        refuse(f"the {stat} of two runs differs by chance, however long they are: use p99, for example")
+        raise_selector_error(f"the {stat} of two runs differs by chance, however long they are: use p99, for example")
     if given and measure.word not in GIVEN:
-        refuse(f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}")
+        raise_selector_error(f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}")
     texts = [text for part in given for text in _AND.split(part)]
     if len(texts) > MAX_CONDITIONS:
-        refuse(f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible")
+        raise_selector_error(f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible")
     conditions = tuple(map(_condition, texts))
     return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
 
 
-def _room(text: str, measure: Measure) -> tuple[float, str, str, list[str]]:
+def _room(text: str, measure: RuleMeasure) -> tuple[float, str, str, list[str]]:
     """(number, unit, folder of the base, conditions) of the text after ``within``."""
     match = _ROOM.fullmatch(text.strip())
     if not match or match["base"] == '""':
-        refuse(
+        raise_selector_error(
             "'within' needs an amount and a run: write 'within 5% of reports/base', a path with spaces in double quotes"
         )
     if measure.units is SHARE and match["room"].endswith("%"):
-        refuse(f"{match['room']} of a share is ambiguous: write 5pp, in percentage points")
+        raise_selector_error(f"{match['room']} of a share is ambiguous: write 5pp, in percentage points")
     number, unit = _amount(match["room"], measure, _rooms(measure))
     base = match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
     return number, unit, base, [] if match["given"] is None else [match["given"]]
 
 
-def _rooms(measure: Measure) -> Mapping[str, float]:
+def _rooms(measure: RuleMeasure) -> Mapping[str, float]:
     """Units of the amount by which a figure may be worse than its base."""
     return {"pp": 100.0} if measure.units is SHARE else {"%": 100.0, **measure.units}
 
@@ -295,11 +307,13 @@ def _path(base: str) -> str:
 def _condition(text: str) -> Condition:
     match = re.fullmatch(r"(\w+)(.*)", text.strip(), re.DOTALL)
     if not match:
-        refuse("a condition is missing: write 'given ttft < 1s and itl < 50ms'")
+        raise_selector_error("a condition is missing: write 'given ttft < 1s and itl < 50ms'")
     measure = _of_one_request(match[1])
     stat, op, number, unit = _compared(match[2], measure)
     if stat:
-        refuse(f"a condition is about one request, so {measure.word} takes no {stat}: write '{measure.word} {op} ...'")
+        raise_selector_error(
+            f"a condition is about one request, so {measure.word} takes no {stat}: write '{measure.word} {op} ...'"
+        )
     return Condition(measure.word, op, number, unit)
 
 
@@ -307,47 +321,51 @@ def _pair(text: str) -> Condition:
     name, colon, limit = text.partition(":")
     number = _NUMBER.fullmatch(limit)
     if not colon or not number or number["unit"]:
-        refuse(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
+        raise_selector_error(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
     measure = _of_one_request(name)
     unit, op = ("ms", "<=") if measure.units is TIME else ("" if measure.units is SHARE else "/s", ">=")
     return Condition(measure.word, op, float(number["number"]), unit)
 
 
-def _measure(name: str) -> Measure:
+def _measure(name: str) -> RuleMeasure:
     if (found := BY_NAME.get(name.lower())) is None:
-        near = nearest(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
-        refuse(f"unknown metric {short(name, 30)}{near}; docs/metrics.md has them all")
+        near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
+        raise_selector_error(f"unknown metric {shorten_foreign_text(name, 30)}{near}; docs/metrics.md has them all")
     return found
 
 
-def _of_one_request(name: str) -> Measure:
+def _of_one_request(name: str) -> RuleMeasure:
     measure = _measure(name)
     if measure.metric is None or measure.tag == POOLED:
         words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
-        refuse(f"{measure.word} is not a number of one request: a condition takes one of {', '.join(words)}")
+        raise_selector_error(
+            f"{measure.word} is not a number of one request: a condition takes one of {', '.join(words)}"
+        )
     return measure
 
 
-def _compared(text: str, measure: Measure) -> tuple[str, str, float, str]:
+def _compared(text: str, measure: RuleMeasure) -> tuple[str, str, float, str]:
     """(text before the operator, operator, number, unit)."""
     match = _LIMIT.fullmatch(text.strip())
     if not match or match["op"] not in OPERATORS:
         what = f"unknown operator {match['op']}" if match else "the operator is missing"
-        refuse(f"{what}: there are {', '.join(OPERATORS)}")
+        raise_selector_error(f"{what}: there are {', '.join(OPERATORS)}")
     value, unit = _amount(match["limit"], measure, measure.units)
     if measure.units is SHARE and value == 1 and not unit:
-        refuse("1 is ambiguous: write 1% or 100%")
+        raise_selector_error("1 is ambiguous: write 1% or 100%")
     if measure.units is SHARE and value > SHARE[unit]:
-        refuse(f"{plain(value)}{unit} is above 100%: {_units(measure)}")
+        raise_selector_error(f"{format_plain_number(value)}{unit} is above 100%: {_units(measure)}")
     return match["left"], match["op"], value, unit
 
 
-def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[float, str]:
+def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tuple[float, str]:
     """A number and its unit, one of ``units``."""
     there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
-        refuse(f"{short(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number and its unit ({there})")
+        raise_selector_error(
+            f"{shorten_foreign_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number and its unit ({there})"
+        )
     value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
     if units is RATE and not unit:
         unit = "/s"
@@ -355,27 +373,29 @@ def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[fl
         what = (
             f"unknown unit {number['unit']} for {measure.word}" if unit else f"the limit of {measure.word} has no unit"
         )
-        refuse(f"{what}: {there}")
+        raise_selector_error(f"{what}: {there}")
     return value, unit
 
 
-def _statistic(text: str, measure: Measure) -> str:
+def _statistic(text: str, measure: RuleMeasure) -> str:
     stat = text.lower()
     if measure.metric is None and stat:
-        refuse(f"{measure.word} is one number: leave out {short(text, SHOWN_CHARS)}")
+        raise_selector_error(f"{measure.word} is one number: leave out {shorten_foreign_text(text, SHOWN_CHARS)}")
     if measure.metric is not None and not stat:
-        refuse(f"{measure.word} needs a statistic: {STATISTICS}")
+        raise_selector_error(f"{measure.word} needs a statistic: {STATISTICS}")
     if stat in ("", "avg", "min", "max"):
         return stat
     match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
     if not match:
-        refuse(f"unknown statistic {short(text, SHOWN_CHARS)}: there are {STATISTICS}")
+        raise_selector_error(f"unknown statistic {shorten_foreign_text(text, SHOWN_CHARS)}: there are {STATISTICS}")
     if not 0 < float(match[1]) < 100:
-        refuse(f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)")
-    return f"p{plain(float(match[1]))}"
+        raise_selector_error(
+            f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)"
+        )
+    return f"p{format_plain_number(float(match[1]))}"
 
 
-def _units(measure: Measure) -> str:
+def _units(measure: RuleMeasure) -> str:
     if measure.units is TIME:
         return "there are ms, s and us, as 500ms"
     return (

@@ -20,7 +20,7 @@ NEEDED_ROOM: Final = 3.0
 """Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent requests."""
 
 
-def ranks(count: int, percentile: float) -> tuple[int, int]:
+def find_interval_ranks(count: int, percentile: float) -> tuple[int, int]:
     """The ranks (1 is the smallest of ``count``) of both ends of a percentile's interval; 0 and count + 1 stand for none.
 
     Exact for any distribution (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2): how many of n values
@@ -32,7 +32,7 @@ def ranks(count: int, percentile: float) -> tuple[int, int]:
     return low, high + 1
 
 
-def needed(percentile: float) -> int:
+def count_needed_values(percentile: float) -> int:
     """From how many values on both ends of the interval exist: 6 for p50, 36 for p90, 72 for p95, 368 for p99."""
     share = max(percentile, 100 - percentile) / 100
     return math.ceil(math.log(TAIL) / math.log(share))
@@ -48,7 +48,7 @@ def rank_shares(size: float, share: float, low: float, high: float) -> Ends:
     return below, min((_count(size, share, 1 - high) + 0.5) / size, 1.0)
 
 
-def beyond(largest: float, size: float, share: float, tail: float, room: float = 1.0) -> float | None:
+def extrapolate_bound(largest: float, size: float, share: float, tail: float, room: float = 1.0) -> float | None:
     """A bound of the percentile of ``share`` (a half and more) where no rank is one, as too few values lie above it.
 
     Values worth ``size`` independent ones are at most ``largest``: so the share beyond that is at most 1 - tail^(1 / size),
@@ -93,7 +93,7 @@ def student_quantile(freedom: float, tail: float) -> float:
     )
 
 
-def tail_of(z: float) -> float:
+def normal_tail(z: float) -> float:
     """What a standard normal value exceeds ``z`` with."""
     return 0.5 * math.erfc(z / math.sqrt(2))
 

@@ -175,7 +175,7 @@ RATE: Final = {"/s": 1.0}
 """Units of limits and their factors to seconds, a share of 1, or per second."""
 
 
-class Measure(NamedTuple):
+class RuleMeasure(NamedTuple):
     """What a rule is about: a number of each request, or one number of the whole run."""
 
     word: str
@@ -212,25 +212,25 @@ ERROR_RATE: Final = "error_rate"
 SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""
 THROUGHPUTS: Final = (
-    Measure("requests_per_s", "request_throughput", RATE, label="Request Throughput", unit="requests/s", sums=()),
-    Measure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s", sums=("inputs",)),
-    Measure("output_tokens_per_s", "output_token_throughput", RATE, label="Output Token Throughput", unit="tokens/s",
+    RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput", unit="requests/s", sums=()),
+    RuleMeasure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s", sums=("inputs",)),
+    RuleMeasure("output_tokens_per_s", "output_token_throughput", RATE, label="Output Token Throughput", unit="tokens/s",
             sums=("output_tokens",), instead="input_tokens_per_s"),
-    Measure("input_tokens_per_s", "input_token_throughput", RATE, label="Input Token Throughput", unit="tokens/s",
+    RuleMeasure("input_tokens_per_s", "input_token_throughput", RATE, label="Input Token Throughput", unit="tokens/s",
             sums=("input_tokens",)),
-    Measure("total_tokens_per_s", "total_token_throughput", RATE, label="Total Token Throughput", unit="tokens/s",
+    RuleMeasure("total_tokens_per_s", "total_token_throughput", RATE, label="Total Token Throughput", unit="tokens/s",
             sums=("input_tokens", "output_tokens"), instead="input_tokens_per_s"),
 )  # fmt: skip
 """In the order of the tables."""
 MEASURES: Final = (
-    *(Measure(one.word, one.tag, _units_of(one), one, instead=one.instead) for one in METRICS if one.word),
+    *(RuleMeasure(one.word, one.tag, _units_of(one), one, instead=one.instead) for one in METRICS if one.word),
     *THROUGHPUTS,
-    Measure("goodput", "goodput", RATE),
-    Measure("attainment", "good_request_fraction", SHARE),
-    Measure(ERROR_RATE, "request_error_rate", SHARE),
-    Measure(SCHEMA_VALID, SCHEMA_VALID, SHARE),
-    Measure("delivered", "delivered", SHARE),
-    Measure("completed", "completed", SHARE),
+    RuleMeasure("goodput", "goodput", RATE),
+    RuleMeasure("attainment", "good_request_fraction", SHARE),
+    RuleMeasure(ERROR_RATE, "request_error_rate", SHARE),
+    RuleMeasure(SCHEMA_VALID, SCHEMA_VALID, SHARE),
+    RuleMeasure("delivered", "delivered", SHARE),
+    RuleMeasure("completed", "completed", SHARE),
 )
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

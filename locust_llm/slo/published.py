@@ -21,7 +21,7 @@ Whole = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Percentile = Annotated[float, msgspec.Meta(ge=50, lt=100)]
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class PublishedRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """What a benchmark asks of a run, and of the points of its curve. A rule that is not there is not checked."""
 
     rules: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
@@ -63,10 +63,10 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         return held[-1] if held else None
 
 
-def published(table: Mapping[str, Any]) -> Published:
+def parse_published_rules(table: Mapping[str, Any]) -> PublishedRules:
     """A table as it was read. Raises ValueError of one sentence, which begins with the key where that is known."""
     try:
-        found = msgspec.convert(table, Published)
+        found = msgspec.convert(table, PublishedRules)
     except msgspec.ValidationError as error:
         what, _, where = " ".join(str(error).split()).partition(" - at `$")
         key = re.match(r"\.([\w-]+)", where) or re.search("field `(.+?)`", what)

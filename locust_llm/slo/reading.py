@@ -12,7 +12,7 @@ DEADLINES: Final = "2s,200ms"
 """Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in grammar.py)."""
 
 
-class Reader(NamedTuple):
+class ReadingPace(NamedTuple):
     """Whom tokens are in time for."""
 
     pace: float = PACE
@@ -22,14 +22,14 @@ class Reader(NamedTuple):
     """The deadlines."""
 
 
-def reader(pace: float, token_deadline: str) -> Reader:
+def parse_reading_pace(pace: float, token_deadline: str) -> ReadingPace:
     """From the settings. Raises ValueError of one sentence."""
     if not PACES[0] <= pace <= PACES[1]:
         raise ValueError(f"--reading-pace must be from {PACES[0]:g} to {PACES[1]:g}, got {pace:g}")
-    return Reader(pace, *deadlines(token_deadline))
+    return ReadingPace(pace, *parse_token_deadlines(token_deadline))
 
 
-def deadlines(text: str) -> tuple[float, float]:
+def parse_token_deadlines(text: str) -> tuple[float, float]:
     """``2s,200ms`` in seconds: of the first token after the send, and of each further one. Raises ValueError of one
     sentence."""
     first, comma, other = text.partition(",")

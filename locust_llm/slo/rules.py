@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from .grammar import ABORT, Condition, Rule, goodput, parse, preset
+from .grammar import ABORT, Condition, Rule, expand_preset, parse_goodput, parse_rule
 from .metrics import GIVEN
 from .selectors import STAGES
 
@@ -21,7 +21,7 @@ UNDECIDED: Final = (FAILS, WARNS, PASSES)
 """What an undecided rule does to a run."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RuleEntry(msgspec.Struct, frozen=True):
     """A rule as written, and parsed."""
 
     text: str
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Rules(msgspec.Struct, frozen=True):
     """All rules of a run."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[RuleEntry, ...] = ()
     """The run's own, then those of the preset; an unknown preset is an entry without a rule."""
     good: tuple[Condition, ...] = ()
     """The conditions of ``--goodput``."""
@@ -51,25 +51,25 @@ class Rules(msgspec.Struct, frozen=True):
         return {str(rule): rule for rule in self.readable}
 
 
-def resolve(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:
+def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:
     """The rules of these settings. Mistakes are kept beside what can be read: records of another version may hold some."""
     conditions: tuple[Condition, ...] = ()
     mistake = unknown = ""
     texts = tuple(slo)
     try:
-        conditions = goodput(good) if good else ()
+        conditions = parse_goodput(good) if good else ()
     except ValueError as error:
         mistake = str(error)
     try:
-        texts += preset(slo_preset) if slo_preset else ()
+        texts += expand_preset(slo_preset) if slo_preset else ()
     except ValueError as error:
         unknown = str(error)
     entries = tuple(_entry(text, conditions, mistake) for text in texts)
-    lost = (Entry(slo_preset or "", why=unknown),) if unknown else ()
+    lost = (RuleEntry(slo_preset or "", why=unknown),) if unknown else ()
     return Rules((*entries, *lost), conditions, mistake)
 
 
-def mistakes(rules: Rules, axis: str = "") -> Iterator[str]:
+def validate_rules(rules: Rules, axis: str = "") -> Iterator[str]:
     """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
     if len(rules.entries) > MAX_RULES:
         yield f"there are {len(rules.entries):,} SLO rules, and at most {MAX_RULES:,} are possible"
@@ -79,21 +79,21 @@ def mistakes(rules: Rules, axis: str = "") -> Iterator[str]:
     yield from dict.fromkeys(filter(None, (*found, rules.good_mistake)))
 
 
-def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> Entry:
+def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> RuleEntry:
     try:
-        rule = parse(text)
+        rule = parse_rule(text)
     except ValueError as error:
-        return Entry(text, why=str(error))
+        return RuleEntry(text, why=str(error))
     if rule.metric not in GIVEN or rule.given:
-        return Entry(text, rule)
+        return RuleEntry(text, rule)
     if good:
-        return Entry(text, msgspec.structs.replace(rule, given=good))
+        return RuleEntry(text, msgspec.structs.replace(rule, given=good))
     why = f"{rule.metric} needs the conditions of a good request: "
     why += "add 'given ttft < 1s and itl < 50ms', or set --goodput"
-    return Entry(text, why=good_mistake or _named(text, why))
+    return RuleEntry(text, why=good_mistake or _named(text, why))
 
 
-def _misplaced(entry: Entry, axis: str) -> str:
+def _misplaced(entry: RuleEntry, axis: str) -> str:
     """Why it cannot be judged in this sweep."""
     for key, _ in entry.rule.where if entry.rule is not None and axis else ():
         if key in STAGES and key not in ("stage", axis):
@@ -101,7 +101,7 @@ def _misplaced(entry: Entry, axis: str) -> str:
     return ""
 
 
-def _too_early(entry: Entry) -> str:
+def _too_early(entry: RuleEntry) -> str:
     """Why it cannot be an ``abort:``."""
     rule = entry.rule
     if rule is None or rule.kind != ABORT or rule.early:

@@ -27,32 +27,36 @@ QUOTED: Final = r'"(?:[^"]|"")*+"'
 _PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)')
 
 
-def selectors(text: str) -> tuple[tuple[str, str], ...]:
+def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
     """Keys and values in their canonical form. Raises ValueError of one sentence."""
     found: dict[str, str] = {}
     at = 0
     while at < len(text) or not found:
         pick = _PICK.match(text, at)
         if not pick:
-            refuse(f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys")
+            raise_selector_error(
+                f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys"
+            )
         key, value, at = pick["key"].lower(), pick["value"], pick.end()
         if key not in SELECTORS:
-            refuse(f"unknown selector {key}{nearest(key, SELECTORS)}; there are: {', '.join(SELECTORS)}")
+            raise_selector_error(
+                f"unknown selector {key}{find_nearest_names(key, SELECTORS)}; there are: {', '.join(SELECTORS)}"
+            )
         if key in found:
-            refuse(f"{key} is given twice: use one value")
+            raise_selector_error(f"{key} is given twice: use one value")
         if value.startswith('"'):
             value = value[1:-1].replace('""', '"')
         if key in (INPUT, IMAGES):
-            value = _range(*lengths(value.strip()))
+            value = _range(*parse_length_range(value.strip()))
         if key in STAGES:
-            value = _stages(*stage_values(value.strip()))
+            value = _stages(*parse_stage_range(value.strip()))
         if key == "turn" and value not in TURNS:
-            refuse(f"unknown turn {value}: there are {' and '.join(TURNS)}")
+            raise_selector_error(f"unknown turn {value}: there are {' and '.join(TURNS)}")
         found[key] = value
     return tuple(found.items())
 
 
-def predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
+def make_predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
     """(column, predicate) of each selector of requests; the column of a length is INPUT. Selectors of stages have none: the
     requests at hand are all of such a stage."""
     for key, value in where:
@@ -61,9 +65,9 @@ def predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicat
         elif key == "turn":
             yield key, partial(_is_first, value == "first")
         elif key == IMAGES:
-            yield key, partial(_counts, *lengths(value))
+            yield key, partial(_counts, *parse_length_range(value))
         elif key == INPUT:
-            yield key, partial(_lies_in, *lengths(value))
+            yield key, partial(_lies_in, *parse_length_range(value))
 
 
 def _equals(wanted: str, value: Any) -> Any:
@@ -83,7 +87,7 @@ def _counts(low: float, high: float, count: Any) -> Any:
     return _lies_in(low, high, count) | ((count != count) & (low <= 0))
 
 
-def lengths(value: str) -> tuple[float, float]:
+def parse_length_range(value: str) -> tuple[float, float]:
     """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to 3,999."""
     if match := re.fullmatch(r"<(\w+)", value):
         low, high = 0.0, _tokens(match[1])
@@ -100,7 +104,7 @@ def lengths(value: str) -> tuple[float, float]:
     return low, high
 
 
-def stage_values(value: str) -> tuple[float, float]:
+def parse_stage_range(value: str) -> tuple[float, float]:
     """Both ends, which belong to it, of a selector's value: ``8..32``, ``32``, ``8..`` or ``..32``."""
     number = r"(\d{1,12}(?:\.\d{1,4})?)"
     match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)
@@ -113,26 +117,26 @@ def stage_values(value: str) -> tuple[float, float]:
     return low, high
 
 
-def short(text: str, length: int) -> str:
+def shorten_foreign_text(text: str, length: int) -> str:
     """What a message shows of a text from outside."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
+def find_nearest_names(name: str, names: Iterable[str], most: int = 1) -> str:
     near = get_close_matches(name, names, most)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
-def plain(number: float) -> str:
+def format_plain_number(number: float) -> str:
     return repr(number).removesuffix(".0")
 
 
-def quoted(value: str) -> str:
+def quote_value(value: str) -> str:
     plain = value != "" and value == value.strip() and not re.search(r'["{},]', value)
     return value if plain else '"' + value.replace('"', '""') + '"'
 
 
-def refuse(why: str) -> NoReturn:
+def raise_selector_error(why: str) -> NoReturn:
     raise ValueError(why)
 
 
@@ -140,7 +144,9 @@ def _tokens(text: str) -> float:
     match = re.fullmatch(r"(\d{1,12})([kM]?)", text)
     count = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]] if match else MOST_TOKENS
     if count >= MOST_TOKENS:
-        refuse(f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
+        raise_selector_error(
+            f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens"
+        )
     return count
 
 
@@ -152,5 +158,9 @@ def _range(low: float, high: float) -> str:
 
 def _stages(low: float, high: float) -> str:
     if low == high:
-        return plain(low)
-    return f"{plain(low)}.." if high == float("inf") else f"{plain(low) if low else ''}..{plain(high)}"
+        return format_plain_number(low)
+    return (
+        f"{format_plain_number(low)}.."
+        if high == float("inf")
+        else f"{format_plain_number(low) if low else ''}..{format_plain_number(high)}"
+    )

@@ -31,12 +31,12 @@ CHUNK = (
 )
 
 
-def framed(data: bytes) -> bytes:
+def frame_as_http_chunk(data: bytes) -> bytes:
     """As a chunk of HTTP/1.1."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-NEXT = framed(CHUNK)
+NEXT = frame_as_http_chunk(CHUNK)
 FIRST = HEAD + NEXT
 END = (
     b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
@@ -91,7 +91,7 @@ def tls_of(certificate: str) -> Callable[[], Plain]:
     return made
 
 
-class Connection:
+class TruthConnection:
     """One, and the stream on it, if any."""
 
     def __init__(self, sock: socket.socket, link: Plain) -> None:
@@ -134,7 +134,7 @@ class Connection:
         else:
             sends = str(list(map(list, self._sends))).replace(" ", "").encode()
             end = END % (len(self._sends), self._arrived, sends)
-            self._send(self.link.sealed(framed(end) + b"0\r\n\r\n"))
+            self._send(self.link.sealed(frame_as_http_chunk(end) + b"0\r\n\r\n"))
         self.left -= 1
 
     def _send(self, data: bytes) -> tuple[int, int]:
@@ -176,12 +176,12 @@ def wall_minus_monotonic_ns() -> int:
     return min(pairs)[1]
 
 
-def serve(listener: socket.socket, alive: int, gap_ns: int, spread: float, link: Callable[[], Plain]) -> None:
+def serve_truth(listener: socket.socket, alive: int, gap_ns: int, spread: float, link: Callable[[], Plain]) -> None:
     """Until nobody has the other end of the pipe ``alive``."""
     poll = select.epoll()
     poll.register(listener.fileno(), select.EPOLLIN)
     poll.register(alive, 0)  # errors and hang-ups are always reported
-    connections: dict[int, Connection] = {}
+    connections: dict[int, TruthConnection] = {}
     streams: set[int] = set()
     tick_ns = 0
 
@@ -223,7 +223,7 @@ def serve(listener: socket.socket, alive: int, gap_ns: int, spread: float, link:
 
 
 def accept(
-    listener: socket.socket, poll: "select.epoll", connections: dict[int, Connection], link: Callable[[], Plain]
+    listener: socket.socket, poll: "select.epoll", connections: dict[int, TruthConnection], link: Callable[[], Plain]
 ) -> None:
     """One connection, if there is room for it."""
     try:
@@ -236,7 +236,7 @@ def accept(
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    connections[sock.fileno()] = Connection(sock, link())
+    connections[sock.fileno()] = TruthConnection(sock, link())
     poll.register(sock.fileno(), select.EPOLLIN)
 
 
@@ -246,7 +246,7 @@ def main(arguments: list[str]) -> None:
     with socket.socket(fileno=0) as listener:
         listener.setblocking(False)
         gc.disable()  # nothing here refers to itself
-        serve(listener, 1, int(float(gap_ms) * 1e6), float(spread), link)
+        serve_truth(listener, 1, int(float(gap_ms) * 1e6), float(spread), link)
 
 
 if __name__ == "__main__":

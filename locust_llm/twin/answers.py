@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
-from .figures import FIGURES, figures, latencies, steady
-from .loads import Lengths, Load, simulated
-from .model import Model, Settings
-from .seen import Stage
+from .figures import FIGURES, latency_figures, stage_figures, steady_requests
+from .loads import Lengths, OfferedLoad, simulated
+from .model import SchedulerSettings, ServerModel
+from .seen import ObservedStage
 from .twin import Twin
 
 WIDTH: Final = 2.45
@@ -18,7 +18,7 @@ LEAST: Final = 1e-9
 """Of a figure, so that it has a logarithm."""
 
 
-class Answer(NamedTuple):
+class PredictedValue(NamedTuple):
     """Seconds, or tokens a second."""
 
     low: float
@@ -26,26 +26,26 @@ class Answer(NamedTuple):
     high: float
 
 
-class Asked(NamedTuple):
+class WhatIf(NamedTuple):
     """A what-if."""
 
-    load: Load
+    load: OfferedLoad
     prefill_limit: float = math.inf
-    settings: Settings | None = None
+    settings: SchedulerSettings | None = None
     """None: as they were fitted."""
 
 
 def answers(
-    models: Sequence[Model], asked: Asked, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
-) -> dict[str, Answer]:
+    models: Sequence[ServerModel], asked: WhatIf, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
+) -> dict[str, PredictedValue]:
     """By figure. ``errors``: of the model itself, as shares."""
     found = logarithms(models, asked, lengths, FIGURES, seed=seed)
     return {figure: answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items()}
 
 
 def logarithms(
-    models: Sequence[Model],
-    asked: Asked,
+    models: Sequence[ServerModel],
+    asked: WhatIf,
     lengths: Lengths,
     wanted: Sequence[str],
     *,
@@ -66,11 +66,13 @@ def logarithms(
     return logarithms_of(stages, wanted, settled=settled)
 
 
-def logarithms_of(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+def logarithms_of(
+    stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
+) -> dict[str, list[float]]:
     """Of one load, a stage of each model. A high percentile of few requests is too low on average, so percentiles are moved,
     all alike, to have the mean that all requests together have."""
     found = alone(stages, wanted, settled=settled)
-    together = latencies([one for stage in stages for one in steady(stage, settled=settled)], wanted)
+    together = latency_figures([one for stage in stages for one in steady_requests(stage, settled=settled)], wanted)
     for figure, value in together.items():
         if figure in found:
             moved = math.log(max(value, LEAST)) - fmean(found[figure])
@@ -78,30 +80,30 @@ def logarithms_of(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bo
     return found
 
 
-def alone(stages: Sequence[Stage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+def alone(stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
     """The same, each as it is: what a run of so many requests is held against."""
-    each = [figures(stage, wanted, settled=settled) for stage in stages]
+    each = [stage_figures(stage, wanted, settled=settled) for stage in stages]
     found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
     return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
 
 
-def against(logs: Sequence[float], base: Sequence[float]) -> list[float]:
+def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:
     """How many times as much, as logarithms, model by model."""
     return [one - other for one, other in zip(logs, base, strict=False)]
 
 
-def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> Answer:
+def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> PredictedValue:
     """``width``: standard errors to each side."""
     return _around(fmean(logs), width * math.sqrt(uncertain(logs) + error**2))
 
 
-def answer_of_run(logs: Sequence[float]) -> Answer:
+def answer_of_run(logs: Sequence[float]) -> PredictedValue:
     """Where one more run is: with its own chance beside what is uncertain about the mean."""
     return _around(fmean(logs), WIDTH * math.sqrt(uncertain(logs) + _variances(logs)[1]))
 
 
-def _around(about: float, wide: float) -> Answer:
-    return Answer(math.exp(about - wide), math.exp(about), math.exp(about + wide))
+def _around(about: float, wide: float) -> PredictedValue:
+    return PredictedValue(math.exp(about - wide), math.exp(about), math.exp(about + wide))
 
 
 def uncertain(logs: Sequence[float]) -> float:
@@ -126,5 +128,5 @@ def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
     return max(0.0, about - wide), about + wide
 
 
-def predict(twin: Twin, asked: Asked, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, Answer]:
+def predict_what_if(twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, PredictedValue]:
     return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)

@@ -6,7 +6,7 @@ from typing import Final
 
 from locust_llm.probe.diagnosis import CHUNKED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
 
-from .model import Settings
+from .model import SchedulerSettings
 from .twin import Origin
 
 TRIED_BUDGETS: Final = 9
@@ -18,34 +18,34 @@ WIDER: Final = (1, 2, 4, 8, 16)
 """Budgets of servers that compute whole prompts, in longest prompts of the probe."""
 
 
-def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[Settings]:  # noqa: B008
+def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[SchedulerSettings]:  # noqa: B008
     """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty: the simulator has none, or
     the probe cannot tell."""
     return list(_candidates(said, longest + 1, origin))
 
 
-def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Settings]:
+def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[SchedulerSettings]:
     if said.name == CHUNKED and said.budget is not None and origin.slots:
         for budget in budgets(said.budget[0], said.budget[2]):
-            yield Settings(
+            yield SchedulerSettings(
                 policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=origin.slots,
                 common_prefix_tokens=origin.common_prefix_tokens,
             )  # fmt: skip
     elif said.name == STATIC:
-        yield from (Settings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
+        yield from (SchedulerSettings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
     elif said.name == PREFILL_FIRST:
         for policy in ("prefill-first", "mixed"):
             for times in WIDER:
-                yield Settings(policy=policy, max_num_batched_tokens=times * widest)
+                yield SchedulerSettings(policy=policy, max_num_batched_tokens=times * widest)
     elif said.name == CHUNKED and said.budget is not None:
         for budget in budgets(said.budget[0], said.budget[2]):
-            yield Settings(policy="chunked", max_num_batched_tokens=budget)
+            yield SchedulerSettings(policy="chunked", max_num_batched_tokens=budget)
     elif said.name == PARTIAL and said.budget is not None and said.slots:
         for tokens in budgets(said.budget[0], said.budget[2]):
-            yield Settings(
+            yield SchedulerSettings(
                 policy="chunked", max_num_batched_tokens=tokens * said.slots, long_prefill_token_threshold=tokens
             )
-            yield Settings(
+            yield SchedulerSettings(
                 policy="partial-prefills", max_num_batched_tokens=tokens, max_num_partial_prefills=said.slots
             )
 

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from .cost_fit import Array
-from .model import Model, Settings
+from .model import SchedulerSettings, ServerModel
 from .replay import replay_stage
-from .seen import Seen, Stage
+from .seen import ObservedRequest, ObservedStage
 
 BEYOND: Final = 1.2
 """Users / sequences that ran at once, in a stage that shows a limit."""
@@ -27,7 +27,7 @@ said / measured TTFT. Users who wait for the prompts before theirs look as if th
 what a model is off by anyway."""
 
 
-def limited(model: Model, stages: Sequence[Stage]) -> Settings:
+def limited(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSettings:
     """The settings, with the limit that explains the waits of the stages best; as they are, where none is needed, or the
     server has told its own."""
     if model.settings.max_num_seqs:
@@ -46,7 +46,7 @@ def limited(model: Model, stages: Sequence[Stage]) -> Settings:
     return settings if least < BETTER * without else model.settings
 
 
-def _tried(settings: Settings, loaded: Sequence[Stage]) -> Iterator[Settings]:
+def _tried(settings: SchedulerSettings, loaded: Sequence[ObservedStage]) -> Iterator[SchedulerSettings]:
     seqs = max(_running(stage)[0] for stage in loaded)
     tokens = max(_running(stage)[1] for stage in loaded)
     for more in MORE_SEQS:
@@ -55,7 +55,7 @@ def _tried(settings: Settings, loaded: Sequence[Stage]) -> Iterator[Settings]:
         yield msgspec.structs.replace(settings, kv_tokens=int(share * tokens))
 
 
-def _running(stage: Stage) -> tuple[int, float]:
+def _running(stage: ObservedStage) -> tuple[int, float]:
     """How many decoded, and with how many tokens in all of their contexts: above it for a tenth of the time only."""
     moments = np.linspace(stage.requests[0].sent_at, stage.requests[-1].sent_at, 400)
     counts, tokens = np.zeros(len(moments)), np.zeros(len(moments))
@@ -66,12 +66,12 @@ def _running(stage: Stage) -> tuple[int, float]:
     return int(np.percentile(counts, 90)), float(np.percentile(tokens, 90))
 
 
-def _output(one: Seen, moments: Array) -> Array:
+def _output(one: ObservedRequest, moments: Array) -> Array:
     at = np.array(one.token_at)
     return np.asarray(np.searchsorted(at, moments, side="right") * one.tokens_a_chunk, dtype=np.float64)
 
 
-def _distance(model: Model, loaded: Sequence[Stage]) -> float:
+def _distance(model: ServerModel, loaded: Sequence[ObservedStage]) -> float:
     off = []
     for stage in loaded:
         said = replay_stage(model, stage).ttft_s

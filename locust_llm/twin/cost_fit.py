@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Cost, Front, Model
+from .model import FrontendDelay, ServerModel, StepCosts
 from .nonnegative import least_squares
 from .replay import Replay, as_replayed, replay_episodes, replay_stage
-from .seen import Episode, Seen, Stage
+from .seen import IdleEpisode, ObservedRequest, ObservedStage
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int_]
@@ -42,7 +42,7 @@ BLOCK: Final = 10
 """Requests of a stage that are drawn together: neighbours share steps."""
 
 
-class Group(NamedTuple):
+class ReplayGroup(NamedTuple):
     """Requests that were replayed together, and the equations that they are in."""
 
     replay: Replay
@@ -79,9 +79,11 @@ class Rows(NamedTuple):
     errors: Array
 
 
-def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -> list[Group]:
+def group_replays(
+    model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
+) -> list[ReplayGroup]:
     """The probe request by request; a stage by its means, as in a closed loop single requests drift away from a replay."""
-    noise, found = model.noise, list[Group]()
+    noise, found = model.noise, list[ReplayGroup]()
     requests = [one for episode in episodes for one in episode.requests]
     ends = np.cumsum([len(episode.requests) for episode in episodes])
     if requests:
@@ -105,20 +107,20 @@ def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -
 
 
 def _group(
-    replay: Replay, requests: Sequence[Seen], shares: Array, share: float, least_s: float, blocks: tuple[Indices, ...],
+    replay: Replay, requests: Sequence[ObservedRequest], shares: Array, share: float, least_s: float, blocks: tuple[Indices, ...],
     paused: float = 1.0,
-) -> Group:  # fmt: skip
+) -> ReplayGroup:  # fmt: skip
     prompts = np.array([float(one.prompt_tokens) for one in requests])
     ttft_s, decode_s = times(requests, "ttft_s") / paused, times(requests, "decode_s") / paused
-    return Group(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
+    return ReplayGroup(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
 
 
-def times(requests: Sequence[Seen], name: str) -> Array:
+def times(requests: Sequence[ObservedRequest], name: str) -> Array:
     return np.array([getattr(one, name) for one in requests], dtype=float)
 
 
 def rows(
-    among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None, terms: Terms = USUAL
+    among: Sequence[ReplayGroup], free_tokens: float, drawn: Sequence[Array] | None = None, terms: Terms = USUAL
 ) -> Rows:
     """``drawn``: for each group how often each of its requests counts; None: once."""
     columns, seconds, errors = [], [], []
@@ -144,8 +146,8 @@ def rows(
 
 
 class Solved(NamedTuple):
-    cost: Cost
-    front: Front
+    cost: StepCosts
+    front: FrontendDelay
     residuals: Array
     """Of each equation, in its errors."""
 
@@ -156,7 +158,7 @@ class Solved(NamedTuple):
         return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
 
 
-def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL) -> Solved:
+def solve(among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL) -> Solved:
     """The costs that explain what was measured best."""
 
     def solved(free: float) -> Solved:
@@ -186,7 +188,7 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
     residuals = _residuals(given, found)
     fixed, token, stream, context, pair, own_pair, admission, request, reading = map(float, found)
     return Solved(
-        Cost(
+        StepCosts(
             fixed_s=fixed,
             token_s=token,
             stream_s=stream,
@@ -196,27 +198,27 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
             free_tokens=free_tokens,
             admission_s=admission,
         ),
-        Front(request_s=request, token_s=reading),
+        FrontendDelay(request_s=request, token_s=reading),
         residuals,
     )
 
 
 class Fitted(NamedTuple):
-    model: Model
+    model: ServerModel
     solved: Solved
-    groups: list[Group]
+    groups: list[ReplayGroup]
     terms: Terms
 
 
 def fit_cost(
-    model: Model, episodes: Sequence[Episode], stages: Sequence[Stage] = (), *,
+    model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage] = (), *,
     free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL,
 ) -> Fitted:  # fmt: skip
     """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one whose own replay is nearest
     to what was measured counts; where a turn leads away, the next one goes half as far."""
     best, best_loss, towards = model, math.inf, model
     for _ in range(TURNS):
-        among = groups(model, episodes, stages)
+        among = group_replays(model, episodes, stages)
         loss = _own(model, among).loss
         if loss < best_loss:
             solved = solve(among, free_tokens, terms)
@@ -233,7 +235,7 @@ def fit_cost(
     return Fitted(best, _own(best, best_groups), best_groups, terms)
 
 
-def _own(model: Model, among: Sequence[Group]) -> Solved:
+def _own(model: ServerModel, among: Sequence[ReplayGroup]) -> Solved:
     """What a model says of its own replay."""
     cost, front = model.cost, model.front
     given = rows(among, cost.free_tokens, terms=Terms(own_pairs=True))
@@ -257,13 +259,13 @@ def _residuals(given: Rows, factors: Array) -> Array:
     return np.asarray(np.where(known, off / given.errors, 4 * MAX_RESIDUAL))
 
 
-def _between(one: Model, other: Model) -> Model:
+def _between(one: ServerModel, other: ServerModel) -> ServerModel:
     cost = {name: (getattr(one.cost, name) + getattr(other.cost, name)) / 2 for name in one.cost.__struct_fields__}
     front = {name: (getattr(one.front, name) + getattr(other.front, name)) / 2 for name in one.front.__struct_fields__}
-    return msgspec.structs.replace(one, cost=Cost(**cost), front=Front(**front))
+    return msgspec.structs.replace(one, cost=StepCosts(**cost), front=FrontendDelay(**front))
 
 
-def _typical(cost: Cost) -> float:
+def _typical(cost: StepCosts) -> float:
     """Of a step with a thousand tokens of a prompt and sixteen streams."""
     return max(cost.fixed_s + cost.token_s * max(0.0, 1000 - cost.free_tokens) + 16 * cost.stream_s, 1e-9)
 
@@ -279,7 +281,7 @@ def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
         yield min(every, key=lambda one: one.loss)
 
 
-def _drawn(group: Group, random: np.random.Generator) -> Array:
+def _drawn(group: ReplayGroup, random: np.random.Generator) -> Array:
     times_drawn = np.zeros(len(group.ttft_s))
     for number in random.integers(len(group.blocks), size=len(group.blocks)):
         times_drawn[group.blocks[number]] += 1

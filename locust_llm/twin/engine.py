@@ -9,10 +9,10 @@ from locust_llm.simulator.scheduling import engine as simulated
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import BLOCK_SIZE, StepTime
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Batch, Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Batch, Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence as Request
 
-from .model import Front, Model, Noise, Settings, Work, work
+from .model import FrontendDelay, Noise, SchedulerSettings, ServerModel, StepWork, step_work
 
 UNLIMITED_SEQS: Final = 1_000_000
 UNLIMITED_KV_TOKENS: Final = 1 << 40
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def engine(
-    model: Model,
+    model: ServerModel,
     clock: VirtualClock,
     random: Random | None = None,
     log: list[Step] | None = None,
@@ -46,8 +46,8 @@ def engine(
     return _Behind(Admitting(scheduler, Steps(model, clock, random, log, slower), clock), model.front, clock)
 
 
-def _config(settings: Settings) -> Config:
-    return Config(
+def _config(settings: SchedulerSettings) -> SchedulerConfig:
+    return SchedulerConfig(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs or UNLIMITED_SEQS,
         kv_tokens=(settings.kv_tokens or UNLIMITED_KV_TOKENS) // BLOCK_SIZE * BLOCK_SIZE,
@@ -62,7 +62,12 @@ class Steps:
     """The step times of a model: a `StepCost` that is its own `StepTime`."""
 
     def __init__(
-        self, model: Model, clock: VirtualClock, random: Random | None, log: list[Step] | None, slower: Slower | None
+        self,
+        model: ServerModel,
+        clock: VirtualClock,
+        random: Random | None,
+        log: list[Step] | None,
+        slower: Slower | None,
     ) -> None:
         self.cost, self.noise, self.clock, self.random = model.cost, model.noise, clock, random
         self.log, self.slower = log, slower
@@ -72,9 +77,9 @@ class Steps:
         return self
 
     def __call__(self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
-        return self.took(self.clock.now, work(segments, num_decodes, num_context_tokens))
+        return self.took(self.clock.now, step_work(segments, num_decodes, num_context_tokens))
 
-    def took(self, at: float, done: Work) -> float:
+    def took(self, at: float, done: StepWork) -> float:
         """Of the next step, which begins then."""
         took_s = self.cost.step_s(done)
         if self.slower is not None:
@@ -156,7 +161,7 @@ class Admitting(simulated.BatchEngine):
         count, last, until = len(decoding.sequences), decoding.next_end, self.clock.next_at
         enough = 2 * count  # free blocks
         while True:
-            took_s = steps.took(at, Work(count, count, decoding.num_context_tokens))
+            took_s = steps.took(at, StepWork(count, count, decoding.num_context_tokens))
             decoding.pace_s += took_s
             self.busy_s += took_s
             blocks.take(decoding.num_new_blocks)
@@ -174,7 +179,7 @@ class Admitting(simulated.BatchEngine):
 class _Behind:
     """An engine behind a front."""
 
-    def __init__(self, engine: simulated.BatchEngine, front: Front, clock: VirtualClock) -> None:
+    def __init__(self, engine: simulated.BatchEngine, front: FrontendDelay, clock: VirtualClock) -> None:
         self.engine, self.front, self.clock = engine, front, clock
 
     def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:

@@ -5,13 +5,13 @@ from typing import Final
 
 import numpy as np
 
-from .seen import Seen, Stage
+from .seen import ObservedRequest, ObservedStage
 
 FIGURES: Final = (
     "ttft p50", "ttft p95", "ttft p99", "itl p50", "itl p99", "stall p50", "stall p95", "throughput",
 )  # fmt: skip
 """Seconds, of each request its mean ITL and its longest gap; output tokens a second."""
-LATENCIES: Final[dict[str, Callable[[Seen], float | None]]] = {
+LATENCY_FIGURES: Final[dict[str, Callable[[ObservedRequest], float | None]]] = {
     "ttft": lambda one: one.ttft_s,
     "ttft_from_due": lambda one: one.ttft_from_due_s,
     "itl": lambda one: one.itl_s,
@@ -29,7 +29,7 @@ BEGIN_SHARE: Final = 0.25
 """Of a closed loop, in which the users that began together drift apart."""
 
 
-def steady(stage: Stage, *, settled: bool = False) -> Sequence[Seen]:
+def steady_requests(stage: ObservedStage, *, settled: bool = False) -> Sequence[ObservedRequest]:
     """Without the first quarter, of which there is at least a request of each user, and the last request of each: they came
     when others were not there yet, or any more. ``settled``: of an open loop without its beginning."""
     requests = stage.requests
@@ -41,11 +41,11 @@ def steady(stage: Stage, *, settled: bool = False) -> Sequence[Seen]:
     return requests[begin : len(requests) - stage.users]
 
 
-def figures(stage: Stage, wanted: Sequence[str] = FIGURES, *, settled: bool = False) -> dict[str, float]:
+def stage_figures(stage: ObservedStage, wanted: Sequence[str] = FIGURES, *, settled: bool = False) -> dict[str, float]:
     """By the names of ``wanted``; without those of which there is nothing. ``settled``: of an open loop without its
     beginning."""
-    requests = steady(stage, settled=settled)
-    found = latencies(requests, wanted)
+    requests = steady_requests(stage, settled=settled)
+    found = latency_figures(requests, wanted)
     if "throughput" in wanted and (tokens_per_s := throughput(stage)) is not None:
         found["throughput"] = tokens_per_s
     if {REQUESTS_PER_S, IN_FLIGHT, SERVED} & {*wanted}:
@@ -53,10 +53,10 @@ def figures(stage: Stage, wanted: Sequence[str] = FIGURES, *, settled: bool = Fa
     return found
 
 
-def latencies(requests: Sequence[Seen], wanted: Sequence[str]) -> dict[str, float]:
+def latency_figures(requests: Sequence[ObservedRequest], wanted: Sequence[str]) -> dict[str, float]:
     """Those of ``wanted`` that are of LATENCIES."""
     found = dict[str, float]()
-    for name, value in LATENCIES.items():
+    for name, value in LATENCY_FIGURES.items():
         statistics = [figure.partition(" ")[2] for figure in wanted if figure.startswith(f"{name} ")]
         values = [seconds for one in requests if (seconds := value(one)) is not None] if statistics else []
         for statistic in statistics if values else ():
@@ -68,7 +68,7 @@ def _statistic(values: Sequence[float], name: str) -> float:
     return float(np.mean(values) if name == "avg" else np.percentile(values, float(name.removeprefix("p"))))
 
 
-def _flow(stage: Stage, requests: Sequence[Seen]) -> dict[str, float]:
+def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str, float]:
     """From the first to the last send of ``requests``, which are those that came then."""
     begin, end = requests[0].sent_at, stage.requests[-1].sent_at
     if end <= begin:
@@ -83,9 +83,9 @@ def _flow(stage: Stage, requests: Sequence[Seen]) -> dict[str, float]:
     }
 
 
-def throughput(stage: Stage) -> float | None:
+def throughput(stage: ObservedStage) -> float | None:
     """Output tokens a second, from the first send of the steady part to the last send. None: no time between them."""
-    requests = steady(stage)
+    requests = steady_requests(stage)
     begin, end = requests[0].sent_at, stage.requests[-1].sent_at
     if end <= begin:
         return None

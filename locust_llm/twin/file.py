@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.storage import replace
-from locust_llm.files import decoded_text, decoded_toml, read_regular
+from locust_llm.core.storage import replace_file
+from locust_llm.files import decode_toml, decode_utf8, read_regular
 from locust_llm.simulator.scheduling.policies import POLICIES
 
 from .twin import VERDICTS, Twin
@@ -36,12 +36,12 @@ ABOUT: Final = {
 }
 
 
-def write(twin: Twin, path: Path) -> None:
+def write_twin(twin: Twin, path: Path) -> None:
     """Whole or not at all. Raises OSError."""
-    replace(path, text_of(twin).encode())
+    replace_file(path, format_twin(twin).encode())
 
 
-def text_of(twin: Twin) -> str:
+def format_twin(twin: Twin) -> str:
     plain = msgspec.to_builtins(twin)
     ordered = {
         name: plain[name]
@@ -112,11 +112,11 @@ def _text(value: str) -> str:
     )
 
 
-def read(path: Path) -> Twin:
+def read_twin(path: Path) -> Twin:
     """A file, or a folder that has one. Raises ValueError of one sentence."""
     file = path / NAME if path.is_dir() else path
     try:
-        found = decoded_toml(decoded_text(read_regular(file, MOST_BYTES)))
+        found = decode_toml(decode_utf8(read_regular(file, MOST_BYTES)))
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -6,19 +6,19 @@ from typing import Final
 
 from tabulate import tabulate
 
-from locust_llm.core.text import brief, many
+from locust_llm.core.text import format_brief, format_count
 from locust_llm.probe.diagnosis import Diagnosis
 
 from .answers import of_cost
-from .model import Model, Settings
-from .twin import VERDICTS, Check, Twin
+from .model import SchedulerSettings, ServerModel
+from .twin import VERDICTS, HeldOutCheck, Twin
 
 THROUGHPUT: Final = "throughput"
 CONTEXT: Final = 1000
 """Tokens, of which the time that their attention takes is told."""
 
 
-def report(twin: Twin, said: Diagnosis) -> str:
+def format_fit_report(twin: Twin, said: Diagnosis) -> str:
     return "\n".join(_lines(twin, said)) + "\n"
 
 
@@ -28,7 +28,7 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     yield f"Twin of {origin.model or 'the model'} on {origin.host}{server}: {VERDICTS[twin.trust.verdict]}."
     yield from (f"Why: {why}." for why in twin.trust.reasons)
     yield ""
-    yield f"Scheduler: {settings(twin.model.settings)}."
+    yield f"Scheduler: {format_scheduler_settings(twin.model.settings)}."
     yield from (f"Because: {why}." for why in said.reasons)
     yield ""
     yield from costs(twin)
@@ -39,10 +39,10 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     if twin.checks:
         yield ""
         yield "Loads that were kept out of the fit, as the twin says them and as they were measured:"
-        yield table(twin.checks)
+        yield format_check_table(twin.checks)
 
 
-def settings(s: Settings) -> str:
+def format_scheduler_settings(s: SchedulerSettings) -> str:
     """In one sentence, without its end."""
     whole = s.policy in ("static", "prefill-first", "mixed")
     words = [s.policy, f"{'at least ' if whole else ''}{s.max_num_batched_tokens:,} tokens a step"]
@@ -58,7 +58,7 @@ def settings(s: Settings) -> str:
 # -- the cost of a step --------------------------------------------------------------------------------------------------
 
 
-def step_s(model: Model, tokens: int, streams: int) -> float:
+def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
     """Of a step with so many tokens of a prompt beside so many streams, without attention."""
     cost = model.cost
     every = tokens + streams
@@ -73,16 +73,16 @@ def costs(twin: Twin) -> Iterator[str]:
     most = twin.ranges.prompt_tokens[1] if whole else budget
     many_streams = max(2, min(64, twin.ranges.users[1] or 16))
 
-    def told(what: str, of: Callable[[Model], float]) -> str:
+    def told(what: str, of: Callable[[ServerModel], float]) -> str:
         return f"{what}: {timed(of(twin.model), [of(model) for model in twin.models()])}"
 
-    yield told("A step of one stream takes", lambda model: step_s(model, 0, 1))
-    yield told(f"A step of {many_streams} streams", lambda model: step_s(model, 0, many_streams))
+    yield told("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
+    yield told(f"A step of {many_streams} streams", lambda model: predict_step_s(model, 0, many_streams))
     yield told("Each token of a prompt", lambda model: model.cost.token_s)
     if twin.model.cost.free_tokens:
         yield f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: weights are read meanwhile"
     step = f"A step with a whole prompt of {most:,} tokens" if whole else f"A full step of {most:,} tokens"
-    yield told(step, lambda model: step_s(model, most, 0))
+    yield told(step, lambda model: predict_step_s(model, most, 0))
     yield told(f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s)
     yield told(
         f"Attention within a prompt of {CONTEXT:,} tokens",
@@ -102,21 +102,21 @@ def costs(twin: Twin) -> Iterator[str]:
 def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
     """``12.3 ms (12.1 to 12.5)``"""
     scale, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1.0, "s")
-    text = f"{brief(seconds * scale, digits=3)} {unit}"
+    text = f"{format_brief(seconds * scale, digits=3)} {unit}"
     if len(drawn) < 2:
         return text
     low, high = of_cost(drawn)
-    return f"{text} ({brief(low * scale, digits=3)} to {brief(high * scale, digits=3)})"
+    return f"{text} ({format_brief(low * scale, digits=3)} to {format_brief(high * scale, digits=3)})"
 
 
 # -- the checks ----------------------------------------------------------------------------------------------------------
 
 
-def table(checks: Sequence[Check]) -> str:
+def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
     rows = [
-        [label if number == 0 else "", one.figure, shown(one, one.said), f"{shown(one, one.low)} to {shown(one, one.high)}",
-         shown(one, one.measured), f"{one.error:+.0%}"]
-        for label, some in groupby(checks, key=lambda one: f"{one.load} ({many(one.requests, 'request')})")
+        [label if number == 0 else "", one.figure, format_checked_value(one, one.said), f"{format_checked_value(one, one.low)} to {format_checked_value(one, one.high)}",
+         format_checked_value(one, one.measured), f"{one.error:+.0%}"]
+        for label, some in groupby(checks, key=lambda one: f"{one.load} ({format_count(one.requests, 'request')})")
         for number, one in enumerate(some)
     ]  # fmt: skip
     return tabulate(
@@ -125,8 +125,8 @@ def table(checks: Sequence[Check]) -> str:
     )  # fmt: skip
 
 
-def shown(check: Check, value: float) -> str:
+def format_checked_value(check: HeldOutCheck, value: float) -> str:
     """Milliseconds, or tokens a second."""
     if check.figure == THROUGHPUT:
-        return f"{brief(value, digits=3)}/s"
-    return f"{brief(value * 1e3, digits=3)} ms"
+        return f"{format_brief(value, digits=3)}/s"
+    return f"{format_brief(value * 1e3, digits=3)} ms"

@@ -10,16 +10,16 @@ import msgspec
 
 from locust_llm.core.record import CANCELLED, CUT, GAPS, OK, Record
 from locust_llm.core.run import Run
-from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded
-from locust_llm.core.sweep import CONCURRENCY, PREFILL, RATE, sweep
-from locust_llm.core.text import many
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, decode_json_file
+from locust_llm.core.sweep import CONCURRENCY, PREFILL, RATE, parse_sweep
+from locust_llm.core.text import format_count
 from locust_llm.probe.diagnosis import Diagnosis
-from locust_llm.probe.requests import ProbeResult, probe_results
-from locust_llm.probe.result import examine
+from locust_llm.probe.requests import ProbeResult, read_probe_results
+from locust_llm.probe.result import examine_probe
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 
-from .seen import Episode, Stage, episodes_of, seen
+from .seen import IdleEpisode, ObservedStage, episodes_of, observe_requests
 from .twin import Origin
 
 LEAST_REQUESTS: Final = 8
@@ -35,16 +35,16 @@ MAX_CUT_SHARE: Final = 0.05
 """Of the requests of a load, that were cut or cancelled, above which it is said."""
 
 
-class Measured(NamedTuple):
+class MeasuredServer(NamedTuple):
     """What was seen of one server."""
 
     said: Diagnosis
-    episodes: list[Episode]
-    stages: list[Stage]
+    episodes: list[IdleEpisode]
+    stages: list[ObservedStage]
     origin: Origin
 
 
-class Part(NamedTuple):
+class LoadRecords(NamedTuple):
     """Records of one load: a stage of a sweep, or a whole run."""
 
     name: str
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 class Loads(NamedTuple):
     """Of one folder, with the number of its requests that were sent and that failed, those of loads left out too."""
 
-    stages: list[Stage]
+    stages: list[ObservedStage]
     notes: list[str]
     sent: int
     failed: int
@@ -64,7 +64,7 @@ class Loads(NamedTuple):
 
 class _Facts(msgspec.Struct):
     run: Run
-    client: Verdict | None = None
+    client: ClientVerdict | None = None
 
 
 class Folder:
@@ -75,7 +75,7 @@ class Folder:
         if not (path / RECORDS).is_file():
             raise ValueError(f"{path} holds no run: it has no {RECORDS}")
         try:
-            facts = decoded(path / RUN, _Facts)
+            facts = decode_json_file(path / RUN, _Facts)
         except OSError as error:
             raise ValueError(f"{path}: {RUN} cannot be read: {error.strerror}") from None
         except ValueError as error:
@@ -83,17 +83,17 @@ class Folder:
                 f"{path}: {RUN} cannot be read, so its server is not known: {error} (locust-llm report {path} mends it)"
             ) from None
         self.run, self.client = facts.run, facts.client
-        self.results: list[ProbeResult] = probe_results(RecordFile(path / RECORDS))
+        self.results: list[ProbeResult] = read_probe_results(RecordFile(path / RECORDS))
 
     @property
     def is_probe(self) -> bool:
         return bool(self.results)
 
     def diagnosis(self) -> Diagnosis:
-        return examine(self.results, None if self.client is None else self.client.level).diagnosis
+        return examine_probe(self.results, None if self.client is None else self.client.level).diagnosis
 
 
-def measured(paths: Sequence[Path]) -> Measured:
+def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     """Of one probe, and of one sweep or several runs of one load each. Raises ValueError of one sentence."""
     folders = [Folder(path) for path in paths]
     probes, others = [one for one in folders if one.is_probe], [one for one in folders if not one.is_probe]
@@ -110,7 +110,7 @@ def measured(paths: Sequence[Path]) -> Measured:
             "concurrency=1..64 --host URL"
         )
     _same_server(folders)
-    found = [loads(one) for one in others]
+    found = [read_folder_loads(one) for one in others]
     sent, failed = sum(one.sent for one in found), sum(one.failed for one in found)
     if failed > MAX_FAILED_SHARE * sent:
         raise ValueError(
@@ -122,7 +122,7 @@ def measured(paths: Sequence[Path]) -> Measured:
         raise ValueError(f"no load of {', '.join(str(one.path) for one in others)} can be used: {'; '.join(notes)}")
     probe = probes[0]
     origin = msgspec.structs.replace(_origin(probe, others), notes=tuple(notes))
-    return Measured(probe.diagnosis(), episodes_of(probe.results), stages, origin)
+    return MeasuredServer(probe.diagnosis(), episodes_of(probe.results), stages, origin)
 
 
 def _same_server(folders: Sequence[Folder]) -> None:
@@ -165,7 +165,7 @@ def _common_prefix(results: Sequence[ProbeResult]) -> int:
 # -- loads of a folder ---------------------------------------------------------------------------------------------------
 
 
-def loads(folder: Folder) -> Loads:
+def read_folder_loads(folder: Folder) -> Loads:
     """Raises ValueError of one sentence where its load is none that a twin can have."""
     settings = folder.run.settings
     axis = (settings.sweep or "").partition("=")[0].strip()
@@ -180,7 +180,7 @@ def loads(folder: Folder) -> Loads:
     ):  # fmt: skip
         if wrong:
             raise ValueError(f"a twin cannot be fitted to {folder.path}: {why}")
-    stages, notes, sent, failed = list[Stage](), list[str](), 0, 0
+    stages, notes, sent, failed = list[ObservedStage](), list[str](), 0, 0
     parts = list(_parts(folder))
     for part in parts:
         stage, said = of_part(part)
@@ -199,21 +199,21 @@ def loads(folder: Folder) -> Loads:
     return Loads(stages, notes, sent, failed)
 
 
-def _parts(folder: Folder) -> Iterator[Part]:
+def _parts(folder: Folder) -> Iterator[LoadRecords]:
     settings, records = folder.run.settings, list(RecordFile(folder.path / RECORDS))
     if not settings.sweep and not folder.run.stages:
         users = 0 if settings.open_loop else settings.users or 1
-        name = f"{folder.run.name}, {many(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
+        name = f"{folder.run.name}, {format_count(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
         profiled = [record for record in records if record.phase == "profiling"]
-        yield Part(name, users, settings.request_rate or 0.0, profiled)
+        yield LoadRecords(name, users, settings.request_rate or 0.0, profiled)
         return
     axis = (settings.sweep or "").partition("=")[0].strip()
     for number, value in _values(folder.run):
         users = int(value) if axis == CONCURRENCY else 0 if settings.open_loop else settings.users or 1
         rate = value if axis == RATE else settings.request_rate or 0.0
-        name = many(users, "user") if users else f"{rate:g} requests/s"
+        name = format_count(users, "user") if users else f"{rate:g} requests/s"
         if here := [one for one in records if one.stage == number]:
-            yield Part(name, users, 0.0 if users else rate, here)
+            yield LoadRecords(name, users, 0.0 if users else rate, here)
 
 
 def _values(run: Run) -> Iterator[tuple[int, float]]:
@@ -221,14 +221,14 @@ def _values(run: Run) -> Iterator[tuple[int, float]]:
     if run.stages:
         yield from ((stage.number, stage.value) for stage in run.stages)
     elif run.settings.sweep:
-        yield from enumerate(sweep(run.settings.sweep).values, start=1)
+        yield from enumerate(parse_sweep(run.settings.sweep).values, start=1)
 
 
-def _client(folder: Folder, part: Part) -> Verdict | None:
+def _client(folder: Folder, part: LoadRecords) -> ClientVerdict | None:
     """Of a stage its own, where it has one."""
     if part.records and (number := part.records[0].stage):
         try:
-            return decoded(folder.path / "stages" / str(number) / RUN, _Facts).client
+            return decode_json_file(folder.path / "stages" / str(number) / RUN, _Facts).client
         except (OSError, ValueError):
             return None
     return folder.client
@@ -238,12 +238,12 @@ def _failed(record: Record) -> bool:
     return record.outcome not in (OK, CUT, CANCELLED)
 
 
-def of_part(part: Part) -> tuple[Stage | None, list[str]]:
+def of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     """The load, or None; and what is to be said of it."""
     sent = sorted((one for one in part.records if one.sent_at is not None), key=_sent_at)
     if part.users:
         sent = _with_all_users(sent)
-    requests = [request for one in sent if GAPS not in one.lacks and (request := seen(one)) is not None]
+    requests = [request for one in sent if GAPS not in one.lacks and (request := observe_requests(one)) is not None]
     least = max(LEAST_REQUESTS, LEAST_A_USER * part.users)
     if len(requests) < least:
         return None, [f"{part.name} left out: {len(requests):,} answered requests, and {least:,} are needed"]
@@ -253,7 +253,7 @@ def of_part(part: Part) -> tuple[Stage | None, list[str]]:
         ]
     failed, cut = sum(map(_failed, sent)), sum(one.outcome in (CUT, CANCELLED) for one in sent)
     notes = [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"] if cut > MAX_CUT_SHARE * len(sent) else []
-    return Stage(part.users, part.rate, tuple(requests), failed), notes
+    return ObservedStage(part.users, part.rate, tuple(requests), failed), notes
 
 
 def _sent_at(record: Record) -> float:

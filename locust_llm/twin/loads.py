@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 
 from .engine import Slower, engine
-from .model import Model, Noise
+from .model import Noise, ServerModel
 from .replay import send_again
-from .seen import Seen, Stage
+from .seen import ObservedRequest, ObservedStage
 
 ROUNDS: Final = 12
 FEWEST: Final = 240
@@ -20,7 +20,7 @@ FEWEST: Final = 240
 STAGGER_S: Final = 0.01
 
 
-class Load(NamedTuple):
+class OfferedLoad(NamedTuple):
     """One of the two is not 0."""
 
     users: int = 0
@@ -36,13 +36,19 @@ Lengths = Sequence[tuple[int, int]]
 
 
 def simulated(
-    model: Model, load: Load, lengths: Lengths, seed: int, *, prefill_limit: float = float("inf"), count: int = 0
-) -> Stage:
+    model: ServerModel,
+    load: OfferedLoad,
+    lengths: Lengths,
+    seed: int,
+    *,
+    prefill_limit: float = float("inf"),
+    count: int = 0,
+) -> ObservedStage:
     """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate. Of one seed the
     requests are the same, whatever the model and its settings: they are drawn before its noise."""
     random, clock = Random(seed), VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
-    requests = [Request(*one) for one in stratified(lengths, count, random)]
+    requests = [VirtualRequest(*one) for one in stratified(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
     virtual = Virtual(clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True)
     if load.users:
@@ -61,21 +67,25 @@ def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, 
     return found
 
 
-def again(model: Model, stage: Stage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None) -> Stage:
+def again(
+    model: ServerModel, stage: ObservedStage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None
+) -> ObservedStage:
     """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps longer beside that."""
     clock = VirtualClock()
     behind = engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
     virtual = Virtual(clock, behind, keep_tokens=True)
     send_again(stage, virtual)
-    return _stage(virtual, model.noise, seed, Load(stage.users, stage.rate))
+    return _stage(virtual, model.noise, seed, OfferedLoad(stage.users, stage.rate))
 
 
-def _stage(virtual: Virtual, noise: Noise, seed: int, load: Load) -> Stage:
+def _stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> ObservedStage:
     rows, late = sorted(virtual.run(), key=lambda row: row.asked_at), np.random.default_rng(seed)
-    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
+    return ObservedStage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
 
 
-def _arrivals(rate: float, requests: Sequence[Request], random: Random) -> Iterator[tuple[float, Request]]:
+def _arrivals(
+    rate: float, requests: Sequence[VirtualRequest], random: Random
+) -> Iterator[tuple[float, VirtualRequest]]:
     """Poisson."""
     at = 0.0
     for request in requests:
@@ -83,7 +93,7 @@ def _arrivals(rate: float, requests: Sequence[Request], random: Random) -> Itera
         yield at, request
 
 
-def _seen(row: Row, noise: Noise, random: np.random.Generator) -> Seen:
+def _seen(row: VirtualResult, noise: Noise, random: np.random.Generator) -> ObservedRequest:
     """As a client sees it, with late chunks, of which none comes before an earlier one, and some in one."""
     times = np.array(row.token_at)
     if noise.chunk_s:
@@ -93,4 +103,6 @@ def _seen(row: Row, noise: Noise, random: np.random.Generator) -> Seen:
         kept[0] = kept[-1] = True
         times = times[kept]
     held_s = row.sent_at - row.asked_at
-    return Seen(row.sent_at, tuple(times.tolist()), row.request.prompt_tokens, row.request.output_tokens, held_s)
+    return ObservedRequest(
+        row.sent_at, tuple(times.tolist()), row.request.prompt_tokens, row.request.output_tokens, held_s
+    )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler, by the names of vLLM's flags."""
 
     policy: str
@@ -23,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What all prompts begin with (a chat template): llama.cpp chooses slots by it."""
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences + context x tokens read + pair
     x pairs + own pair x own pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to
     ``free_tokens`` the linear layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of
@@ -41,7 +41,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Beside ``pair_s``."""
     admission_s: float = 0.0
 
-    def step_s(self, work: "Work") -> float:
+    def step_s(self, work: "StepWork") -> float:
         """Without the noise."""
         return (
             self.fixed_s
@@ -53,7 +53,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What a step is made of."""
 
     tokens: int
@@ -64,7 +64,7 @@ class Work(NamedTuple):
     """Of these, of two tokens of this step."""
 
 
-def work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> Work:
+def step_work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> StepWork:
     """``segments``: of each prompt the tokens that are computed before, and in the step; then those who decode, and the
     tokens of all their contexts."""
     tokens, sequences, context_tokens, pairs, own_pairs = num_decodes, num_decodes, num_context_tokens, 0.0, 0.0
@@ -75,10 +75,10 @@ def work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_
         if new > 1:
             own_pairs += new * new / 2
             pairs += new * (computed + new / 2)
-    return Work(tokens, sequences, context_tokens, pairs, own_pairs)
+    return StepWork(tokens, sequences, context_tokens, pairs, own_pairs)
 
 
-class Front(msgspec.Struct, frozen=True, kw_only=True):
+class FrontendDelay(msgspec.Struct, frozen=True, kw_only=True):
     """Before the scheduler has a request: network, HTTP, tokenizer. It holds up nobody else."""
 
     request_s: float = 0.0
@@ -103,13 +103,13 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """and the mean time between two; 0: no pauses."""
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
+class ServerModel(msgspec.Struct, frozen=True, kw_only=True):
     """A server, as far as it can be simulated."""
 
-    settings: Settings
-    cost: Cost
-    front: Front = Front()
+    settings: SchedulerSettings
+    cost: StepCosts
+    front: FrontendDelay = FrontendDelay()
     noise: Noise = Noise()
 
-    def with_settings(self, settings: Settings) -> "Model":
+    def with_settings(self, settings: SchedulerSettings) -> "ServerModel":
         return msgspec.structs.replace(self, settings=settings)

@@ -15,10 +15,10 @@ from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 from .candidates import candidates
 from .capacity import limited
 from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, Terms, draws, fit_cost, times
-from .model import Cost, Model, Settings
+from .model import SchedulerSettings, ServerModel, StepCosts
 from .noise import noise
 from .replay import as_replayed, replay_episodes
-from .seen import Episode, Stage
+from .seen import IdleEpisode, ObservedStage
 from .twin import Draw, Origin
 
 MAX_OFF: Final = 1.0
@@ -43,11 +43,11 @@ class Scored(NamedTuple):
     score: float
     """Mean distance of said from measured, a share: half of it over TTFT, decode and longest gap of the requests of the
     probe, half over the steps that decoders had beside long prompts."""
-    model: Model
+    model: ServerModel
     reading: bool
 
 
-def score(model: Model, episodes: Sequence[Episode]) -> float:
+def score(model: ServerModel, episodes: Sequence[IdleEpisode]) -> float:
     """0: every request of the probe is replayed as it was."""
     replay = replay_episodes(model, episodes)
     requests = as_replayed(replay, episodes)
@@ -87,8 +87,11 @@ def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside:
     return median(counts) if counts else 0.0
 
 
-def choose(
-    among: Sequence[Settings], begin: Cost, episodes: Sequence[Episode], on_progress: Progress = lambda done, most: None
+def choose_settings(
+    among: Sequence[SchedulerSettings],
+    begin: StepCosts,
+    episodes: Sequence[IdleEpisode],
+    on_progress: Progress = lambda done, most: None,
 ) -> list[Scored]:
     """Candidates with the costs that suit each best, the best first: all of them roughly, then the best few exactly, with a
     front that reads the prompts' tokens before the scheduler has them, and with one that takes no time for them. Times of
@@ -97,7 +100,7 @@ def choose(
     free: Sequence[float] = FREE_TOKENS
     most = len(among) + 2 * min(len(among), FINALISTS)
     for number, settings in enumerate(among):
-        rough.append(_scored(Model(settings=settings, cost=cost), episodes, free, reading=False))
+        rough.append(_scored(ServerModel(settings=settings, cost=cost), episodes, free, reading=False))
         best = min(rough, key=lambda one: one.score).model.cost
         cost, free = best, (best.free_tokens,)  # hardly another for the next one
         on_progress(number + 1, most)
@@ -117,13 +120,15 @@ def _unlikely(one: Scored) -> float:
     return one.score / (READING_GAIN if one.reading else 1.0) / (ODD_GAIN if odd else 1.0)
 
 
-def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float], *, reading: bool) -> Scored:
+def _scored(
+    model: ServerModel, episodes: Sequence[IdleEpisode], free_tokens: Sequence[float], *, reading: bool
+) -> Scored:
     fitted = fit_cost(model, episodes, free_tokens=free_tokens, terms=Terms(reading))
     return Scored(score(fitted.model, episodes), fitted.model, reading)
 
 
 class ModelFit(NamedTuple):
-    model: Model
+    model: ServerModel
     draws: tuple[Draw, ...]
     scores: tuple[Scored, ...]
     """Of the candidates that were looked at closely, the best first."""
@@ -131,7 +136,7 @@ class ModelFit(NamedTuple):
 
 
 def fit_model(
-    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], origin: Origin = Origin(),  # noqa: B008
+    said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage], origin: Origin = Origin(),  # noqa: B008
     *, num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done, most: None,
 ) -> ModelFit:  # fmt: skip
     """Raises ValueError of one sentence where the simulator has no such scheduler."""
@@ -139,7 +144,7 @@ def fit_model(
     among = candidates(said, longest, origin)
     if not among:
         raise ValueError(f"the simulator has no scheduler for a server that the probe calls {said.name!r}")
-    scores = choose(among, _begin(episodes), episodes, on_progress)
+    scores = choose_settings(among, _begin(episodes), episodes, on_progress)
     model = msgspec.structs.replace(scores[0].model, noise=noise(episodes, scores[0].model))
     model = model.with_settings(limited(model, stages))
     reading = scores[0].reading
@@ -151,7 +156,9 @@ def fit_model(
     return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
 
 
-def _best(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage], *, reading: bool) -> Fitted:
+def _best(
+    model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage], *, reading: bool
+) -> Fitted:
     """From several beginnings, as the turns of a fit may end at a cost that only its neighbours are worse than: as the probe
     has it, and as one stream's gaps and one prompt have it. With a cost of own pairs only where that explains more."""
     begin = _begin(episodes)
@@ -165,12 +172,12 @@ def _best(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage], *,
     return more if more.solved.loss < OWN_PAIRS_GAIN * best.solved.loss else best
 
 
-def _begin(episodes: Sequence[Episode]) -> Cost:
+def _begin(episodes: Sequence[IdleEpisode]) -> StepCosts:
     """Where to begin: a step of one stream as long as its gaps, a prompt's token as long as in the longest prompt."""
     requests = [one for episode in episodes for one in episode.requests]
     gap_s = median(one.itl_s for episode in episodes if not episode.beside for one in episode.requests if one.itl_s)
     longest = max(requests, key=lambda one: one.prompt_tokens)
-    return Cost(fixed_s=gap_s, token_s=longest.ttft_s / longest.prompt_tokens)
+    return StepCosts(fixed_s=gap_s, token_s=longest.ttft_s / longest.prompt_tokens)
 
 
 def _draw(solved: Solved) -> Draw:

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from .model import Model, Noise
+from .model import Noise, ServerModel
 from .replay import replay_episodes
-from .seen import Episode, Seen
+from .seen import IdleEpisode, ObservedRequest
 
 USUAL: Final = (0.4, 1.6)
 """Gap / median of a single step; above it two tokens came in one chunk, or the server paused."""
@@ -26,7 +26,7 @@ MORE_ALIKE: Final = 1.5
 """and by what factor they must be more alike than those of decoders."""
 
 
-def noise(episodes: Sequence[Episode], model: Model | None = None) -> Noise:
+def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> Noise:
     """``model``: what a step of a prompt is held against; None: all steps are taken for as unlike as those of decoders.
 
     A gap is a step, and by how much its chunk is later than the one before: ``g_k = s_k + e_k - e_(k-1)``. So twice the
@@ -58,7 +58,7 @@ def noise(episodes: Sequence[Episode], model: Model | None = None) -> Noise:
     )
 
 
-def _long(episodes: Sequence[Episode], model: Model) -> float | None:
+def _long(episodes: Sequence[IdleEpisode], model: ServerModel) -> float | None:
     """Standard deviation of the logarithm of a prompt's step: measured / replayed, step by step, by their median absolute
     deviation, as some meet a pause. None: there are too few."""
     replay, at, off = replay_episodes(model, episodes), 0, list[float]()
@@ -88,7 +88,7 @@ def _is_single(off: float) -> bool:
     return USUAL[0] < 1 + off < USUAL[1]
 
 
-def _quiet(episodes: Sequence[Episode]) -> Iterator[list[list[float]]]:
+def _quiet(episodes: Sequence[IdleEpisode]) -> Iterator[list[list[float]]]:
     """The gaps of the decoders of each episode, while all decode and no prompt is computed."""
     for episode in episodes:
         decoders = episode.requests[: len(episode.requests) - episode.beside]
@@ -100,6 +100,6 @@ def _quiet(episodes: Sequence[Episode]) -> Iterator[list[list[float]]]:
             yield [_gaps(one, begin, end) for one in decoders]
 
 
-def _gaps(one: Seen, begin: float, end: float) -> list[float]:
+def _gaps(one: ObservedRequest, begin: float, end: float) -> list[float]:
     at = [moment for moment in one.token_at if begin < moment <= end]
     return [later - sooner for sooner, later in pairwise(at)]

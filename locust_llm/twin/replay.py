@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 
 from .engine import Step, engine
-from .model import Model
-from .seen import Episode, Seen, Stage
+from .model import ServerModel
+from .seen import IdleEpisode, ObservedRequest, ObservedStage
 
 Array = NDArray[np.float64]
 BEFORE_S = 1e-11
@@ -64,11 +64,11 @@ class Replay(NamedTuple):
         return first - by(self.arrived_at), by(self.last_at) - first
 
 
-def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
+def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Replay:
     """Each sent as it was, to an idle engine."""
-    clock, steps, rows = VirtualClock(), list[Step](), list[Row]()
+    clock, steps, rows = VirtualClock(), list[Step](), list[VirtualResult]()
     virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
-    requests = list[Request]()
+    requests = list[VirtualRequest]()
     for episode in episodes:
         begin, first = clock.now + PAUSE_S, episode.requests[0].sent_at
         for one in episode.requests:
@@ -80,11 +80,11 @@ def replay_episodes(model: Model, episodes: Sequence[Episode]) -> Replay:
     return _replay(model, requests, rows, steps)
 
 
-def as_replayed(replay: Replay, episodes: Sequence[Episode]) -> list[Seen]:
+def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[ObservedRequest]:
     """The requests of the episodes, in the order of the replay. Equal prompts that were sent together are exchanged until
     they have their first tokens in the order in which the replay has them: which of them a server takes first says nothing
     of what it costs."""
-    found, at = list[Seen](), 0
+    found, at = list[ObservedRequest](), 0
     for episode in episodes:
         requests, begin = list(episode.requests), len(episode.requests) - episode.together
         first_at = replay.first_at[at + begin : at + len(requests)]
@@ -95,7 +95,7 @@ def as_replayed(replay: Replay, episodes: Sequence[Episode]) -> list[Seen]:
     return found
 
 
-def replay_stage(model: Model, stage: Stage) -> Replay:
+def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
     """See `send_again`."""
     clock, steps = VirtualClock(), list[Step]()
     virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
@@ -104,7 +104,7 @@ def replay_stage(model: Model, stage: Stage) -> Replay:
     return _replay(model, requests, virtual.rows, steps)
 
 
-def send_again(stage: Stage, virtual: Virtual) -> list[Request]:
+def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
     """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
     Else each as it was sent."""
     requests = [_request(one) for one in stage.requests]
@@ -120,17 +120,19 @@ def send_again(stage: Stage, virtual: Virtual) -> list[Request]:
     return requests
 
 
-def _asking(virtual: Virtual, request: Request, on_done: Callable[[], None] | None = None) -> Callable[[], None]:
+def _asking(virtual: Virtual, request: VirtualRequest, on_done: Callable[[], None] | None = None) -> Callable[[], None]:
     return lambda: virtual.ask(request, on_done)
 
 
-def _request(one: Seen) -> Request:
-    return Request(one.prompt_tokens, one.output_tokens)
+def _request(one: ObservedRequest) -> VirtualRequest:
+    return VirtualRequest(one.prompt_tokens, one.output_tokens)
 
 
-def _replay(model: Model, requests: Sequence[Request], rows: Sequence[Row], steps: Sequence[Step]) -> Replay:
+def _replay(
+    model: ServerModel, requests: Sequence[VirtualRequest], rows: Sequence[VirtualResult], steps: Sequence[Step]
+) -> Replay:
     by_request = {id(row.request): row for row in rows}
-    ordered = [by_request.get(id(request), Row(request, nan, nan)) for request in requests]
+    ordered = [by_request.get(id(request), VirtualResult(request, nan, nan)) for request in requests]
     sent_at = np.array([row.sent_at for row in ordered])
     late_s = np.array([model.front.request_s + model.front.token_s * one.prompt_tokens for one in requests])
     return Replay(

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.core.options.command_line import CommandLine
-from locust_llm.core.options.option import Option, options_of
+from locust_llm.core.options.command_line import CommandLineOptions
+from locust_llm.core.options.option import Option, declared_options
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
-from locust_llm.run.address import given_host, is_address
+from locust_llm.run.address import choose_given_host, is_address
 
 Tell = Callable[[str], None]
 """Is given a line of progress."""
 SERVER: Final = tuple(
-    option for option in (*options_of(Settings), *options_of(CommandLine)) if option.group == "server"
+    option
+    for option in (*declared_options(Settings), *declared_options(CommandLineOptions))
+    if option.group == "server"
 )
 """Options of a run that reach the server: its API, keys, headers, certificates, timeouts."""
 HEADERS: Final = "LOCUST_LLM_HEADERS"
@@ -40,12 +42,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(option.flag, help=option.help.replace("%", "%%"), **how)
 
 
-def take_host(options: argparse.Namespace, words: Sequence[str]) -> list[Path]:
+def split_host_and_folders(options: argparse.Namespace, words: Sequence[str]) -> list[Path]:
     """The folders among words without an option; an address among them, with a scheme or a port, is the host. Raises
     ValueError of one sentence."""
     addresses = [word for word in words if (":" in word or word == "localhost") and is_address(word)]
     for address in addresses:
-        options.host = given_host(address, options.host)
+        options.host = choose_given_host(address, options.host)
     return [Path(word) for word in words if word not in addresses]
 
 
@@ -78,7 +80,7 @@ class Stopped(Exception):
         self.status = status
 
 
-def run(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
+def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
     """The exit status of ``locust-llm`` with these words; all that it prints goes to ``log``, and what is worth it to
     ``tell``. Raises Stopped, OSError."""
     signals = list[int]()

@@ -9,7 +9,7 @@ from locust_llm.core.record import OK, Record
 from locust_llm.probe.requests import ProbeResult
 
 
-class Seen(NamedTuple):
+class ObservedRequest(NamedTuple):
     """A request that was answered in full. Seconds on one clock."""
 
     sent_at: float
@@ -54,11 +54,11 @@ class Seen(NamedTuple):
         return max((later - sooner for sooner, later in pairwise(self.token_at)), default=0.0)
 
 
-class Episode(NamedTuple):
+class IdleEpisode(NamedTuple):
     """Requests of a probe that met an idle server."""
 
     kind: str
-    requests: tuple[Seen, ...]
+    requests: tuple[ObservedRequest, ...]
 
     @property
     def beside(self) -> int:
@@ -71,13 +71,13 @@ class Episode(NamedTuple):
         return {"pair": 2, "burst": len(self.requests)}.get(self.kind, 0)
 
 
-class Stage(NamedTuple):
+class ObservedStage(NamedTuple):
     """Requests at one load. One of ``users`` and ``rate`` is not 0."""
 
     users: int
     rate: float
     """Requests a second, at set times."""
-    requests: tuple[Seen, ...]
+    requests: tuple[ObservedRequest, ...]
     """In the order in which they were sent."""
     failed: int = 0
 
@@ -86,27 +86,27 @@ class Stage(NamedTuple):
         return f"{self.users} users" if self.users else f"{self.rate:g} requests/s"
 
 
-def episodes_of(results: Iterable[ProbeResult]) -> list[Episode]:
+def episodes_of(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
     """Those of which every request was answered in full; a repeated prompt only the first time, as a cache may have it."""
     by_number = defaultdict[int, list[ProbeResult]](list)
     for one in results:
         by_number[one.episode].append(one)
-    found, again = list[Episode](), set[int]()
+    found, again = list[IdleEpisode](), set[int]()
     for _, some in sorted(by_number.items()):
         first = some[0]
         repeated = first.kind == "again" and first.round in again
         again |= {first.round} if first.kind == "again" else set()
         if not repeated and all(one.whole for one in some):
             seen = sorted(map(_of_result, some), key=lambda one: one.sent_at)
-            found.append(Episode(first.kind, tuple(seen)))
+            found.append(IdleEpisode(first.kind, tuple(seen)))
     return found
 
 
-def _of_result(one: ProbeResult) -> Seen:
-    return Seen(one.sent_at, one.chunk_at, one.input_tokens, one.output_tokens)
+def _of_result(one: ProbeResult) -> ObservedRequest:
+    return ObservedRequest(one.sent_at, one.chunk_at, one.input_tokens, one.output_tokens)
 
 
-def seen(record: Record) -> Seen | None:
+def observe_requests(record: Record) -> ObservedRequest | None:
     """None of a request that failed, was cut or has no chunks or counts."""
     if record.outcome != OK or not record.chunk_us or record.sent_at is None:
         return None
@@ -114,4 +114,4 @@ def seen(record: Record) -> Seen | None:
         return None
     sent_at = record.sent_at + record.clock_offset_s
     token_at = tuple(sent_at + us / 1e6 for us in record.chunk_us)
-    return Seen(sent_at, token_at, record.input_tokens, record.output_tokens)
+    return ObservedRequest(sent_at, token_at, record.input_tokens, record.output_tokens)

@@ -7,11 +7,11 @@ from typing import Final
 
 from .answers import SEED, WIDTH, alone, answer_of_run
 from .figures import FIGURES as NAMES
-from .figures import figures, steady
+from .figures import stage_figures, steady_requests
 from .loads import again
-from .model import Model
-from .seen import Stage
-from .twin import FIGURES, NOT_TO_BE_USED, SHAPE, Check, Trust
+from .model import ServerModel
+from .seen import ObservedStage
+from .twin import FIGURES, NOT_TO_BE_USED, SHAPE, HeldOutCheck, Trust
 
 MAX_ERROR: Final = 0.1
 """Median of a figure's errors, up to which a twin is good for figures,"""
@@ -20,7 +20,7 @@ MAX_SHAPE_ERROR: Final = 0.25
 HALVINGS: Final = 60
 
 
-def held_out(stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
+def held_out(stages: Sequence[ObservedStage]) -> tuple[list[ObservedStage], list[ObservedStage]]:
     """(for the fit, for the check): every second one between the first and the last, so that a check is never an
     extrapolation."""
     ordered = sorted(stages, key=lambda one: (one.rate, one.users))
@@ -28,11 +28,11 @@ def held_out(stages: Sequence[Stage]) -> tuple[list[Stage], list[Stage]]:
     return [stage for stage in ordered if stage not in out], out
 
 
-def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
+def check_predictions(models: Sequence[ServerModel], stages: Sequence[ObservedStage]) -> list[HeldOutCheck]:
     """Each figure of each stage, as measured and as the models have it of the same requests: like with like, so a percentile
     of few requests is held against those of as few. ``low``, ``high``: where such a run is, if nothing is wrong with the
     model but what is uncertain in its costs. The requests are the same, so only the noise is left to chance."""
-    found = list[Check]()
+    found = list[HeldOutCheck]()
     for stage in stages:
         said = {
             figure: answer_of_run(logs)
@@ -40,24 +40,24 @@ def check(models: Sequence[Model], stages: Sequence[Stage]) -> list[Check]:
                 [again(model, stage, SEED + number // 2) for number, model in enumerate(models)], NAMES
             ).items()
         }
-        for figure, measured in figures(stage).items():
+        for figure, measured in stage_figures(stage).items():
             if figure in said:
                 low, about, high = said[figure]
                 found.append(
-                    Check(
+                    HeldOutCheck(
                         load=stage.label,
                         figure=figure,
                         said=about,
                         low=low,
                         high=high,
                         measured=measured,
-                        requests=len(steady(stage)),
+                        requests=len(steady_requests(stage)),
                     )
                 )
     return found
 
 
-def trust(checks: Sequence[Check], doubts: Sequence[str] = ()) -> Trust:
+def trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
     """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a single p99 of few requests
     is chance."""
     errors = {figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES}
@@ -79,7 +79,7 @@ def trust(checks: Sequence[Check], doubts: Sequence[str] = ()) -> Trust:
     return Trust(verdict=verdict, error=error, reasons=(said,), errors=beyond)
 
 
-def _beyond(checks: Sequence[Check]) -> dict[str, float]:
+def _beyond(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
     """By figure: the error that neither the uncertainty of the fit nor the chance of the measurement explains, a share. A
     figure has few checks, so all of a metric have one error together."""
     offs: dict[str, list[tuple[float, float]]] = {}

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from .model import Model
+from .model import ServerModel
 
 FIGURES, SHAPE, NOT_TO_BE_USED = "figures", "shape", "not to be used"
 VERDICTS: Final = {
@@ -61,7 +61,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     own_pair_s: float = 0.0
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A figure that was kept out of the fit."""
 
     load: str
@@ -100,7 +100,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Twin(msgspec.Struct, frozen=True, kw_only=True):
-    model: Model
+    model: ServerModel
     trust: Trust
     ranges: Ranges
     origin: Origin = Origin()
@@ -111,16 +111,16 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     lengths: tuple[tuple[int, int], ...] = ()
     """(prompt, output tokens) of requests of the sweep: what a prediction sends, if nothing else is asked for."""
     draws: tuple[Draw, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[HeldOutCheck, ...] = ()
     reference: tuple[Reference, ...] = ()
     """Empty: no closed loop was measured, so drift cannot be told."""
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ServerModel]:
         """One for each draw; the model itself where there are none."""
         return [drawn(self.model, draw) for draw in self.draws] or [self.model]
 
 
-def drawn(model: Model, draw: Draw) -> Model:
+def drawn(model: ServerModel, draw: Draw) -> ServerModel:
     cost = {name: getattr(draw, name) for name in model.cost.__struct_fields__}
     return msgspec.structs.replace(
         model,

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.core.run import Unix
-from locust_llm.core.storage import RECORDS, RUN, decoded
+from locust_llm.core.storage import RECORDS, RUN, decode_json_file
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 FILES: Final = {
@@ -35,7 +35,7 @@ MAX_MODEL_CHARS: Final = 200
 STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ArchiveEntry(msgspec.Struct, frozen=True):
     """A run of the list."""
 
     name: str
@@ -83,7 +83,7 @@ class Archive:
         """The name of the last run of this process; empty before the first."""
         return self._own[-1].resolve().name if self._own else ""
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ArchiveEntry]:
         """The last first."""
         found = []
         for name, folder in self._folders().items():
@@ -97,7 +97,7 @@ class Archive:
         if folder is None:
             return None
         with suppress(OSError):
-            return next((folder / there for there, _ in files_of(folder) if there == path), None)
+            return next((folder / there for there, _ in list_run_files(folder) if there == path), None)
         return None
 
     def _folders(self) -> dict[str, Path]:
@@ -109,7 +109,7 @@ class Archive:
         ]
         return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
 
-    def _entry(self, name: str, folder: Path) -> Entry:
+    def _entry(self, name: str, folder: Path) -> ArchiveEntry:
         changed = (folder / RUN).stat().st_mtime_ns
         read, known = self._read.get(folder, (0, _RunJson()))
         if read != changed:
@@ -117,7 +117,7 @@ class Archive:
             self._read[folder] = changed, known
         at = known.run.started_at or changed / 1e9
         status = known.slo_status if known.slo_status in STATUSES else ""
-        return Entry(name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(files_of(folder)))
+        return ArchiveEntry(name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(list_run_files(folder)))
 
 
 def _name(folder: Path) -> str:
@@ -134,12 +134,12 @@ def _there(path: Path) -> bool:
 
 def _read(folder: Path) -> _RunJson:
     try:
-        return decoded(folder / RUN, _RunJson)
+        return decode_json_file(folder / RUN, _RunJson)
     except (OSError, ValueError):
         return _RunJson()
 
 
-def files_of(folder: Path) -> Iterable[tuple[str, str]]:
+def list_run_files(folder: Path) -> Iterable[tuple[str, str]]:
     """(path, label) of the files of a run, then of its stages. A link is none of them: it may lead out of the folder."""
     for file, what in FILES.items():
         if _is_own_file(folder / file):

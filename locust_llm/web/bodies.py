@@ -29,7 +29,7 @@ LINGER_S: Final = 5.0
 """The rest of a body that was not wanted is read so long: with it unread, many clients would not see the answer."""
 
 
-def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
+def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
     """``app`` behind the limits. ``is_upload``: of a path, whose body is passed on as a stream."""
 
     turn_at = 0.0
@@ -43,7 +43,7 @@ def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) 
         upload = is_upload(environ.get("PATH_INFO", ""))
         incoming = None
         if hasattr(stream, "rfile"):  # of gevent's server
-            incoming = stream.rfile = Incoming(stream.rfile, 2 * most_upload_bytes if upload else MAX_WIRE_BYTES)
+            incoming = stream.rfile = IncomingBody(stream.rfile, 2 * most_upload_bytes if upload else MAX_WIRE_BYTES)
         most = most_upload_bytes if upload else MAX_FORM_BYTES
         chunked = environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked"
         length = _length(environ)
@@ -76,7 +76,7 @@ def bounded(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) 
     return answer
 
 
-class Incoming:
+class IncomingBody:
     """What comes from a client, as gevent's server reads it: byte by byte between chunks. Gives others a turn."""
 
     def __init__(self, file: Any, most: int) -> None:

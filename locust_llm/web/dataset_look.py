@@ -7,12 +7,12 @@ from typing import Final
 import gevent.subprocess
 import msgspec
 
-from locust_llm.core.refusal import refuse
+from locust_llm.core.refusal import refuse_run
 from locust_llm.core.settings import Settings
 from locust_llm.load import summary
-from locust_llm.load.access_log import columns_of
+from locust_llm.load.access_log import parse_column_names
 from locust_llm.load.dataset import Order
-from locust_llm.load.look_apart import Answer, Question
+from locust_llm.load.look_apart import DatasetFindings, DatasetQuestion
 from locust_llm.run.schedule import ORDERS
 
 MAX_CPU_S: Final = 5
@@ -28,10 +28,10 @@ def look_at_dataset(s: Settings, *, limited: bool) -> None:
     and ValueError of one sentence."""
     if not s.input_file:
         return
-    columns = columns_of(s.dataset_columns) if s.dataset_columns else None
+    columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
     order: Order = "sequential" if s.fixed_schedule else ORDERS[s.dataset_sampling_strategy]
     most_s = MAX_CPU_S if limited else None
-    question = Question(
+    question = DatasetQuestion(
         s.input_file, s.custom_dataset_type, columns, s.fixed_schedule, s.skip_broken_rows, order, most_s
     )
     pipe = gevent.subprocess.PIPE
@@ -45,10 +45,14 @@ def look_at_dataset(s: Settings, *, limited: bool) -> None:
             child.kill()
         child.wait()
     if not output and child.returncode in OUT_OF_TIME:
-        refuse(f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only")
+        refuse_run(
+            f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only"
+        )
     if not output:
-        refuse(f"{s.input_file}: to look through it failed (status {child.returncode})")
-    answer = msgspec.json.decode(output, type=Answer)
+        refuse_run(f"{s.input_file}: to look through it failed (status {child.returncode})")
+    answer = msgspec.json.decode(output, type=DatasetFindings)
     if answer.summary is None:
         raise ValueError(answer.wrong)
-    summary.remember(answer.summary, question.kind, question.columns, question.timed, question.skip_broken)
+    summary.remember_dataset_check(
+        answer.summary, question.kind, question.columns, question.timed, question.skip_broken
+    )

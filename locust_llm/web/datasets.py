@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from weakref import finalize
 
-from locust_llm.core.refusal import refuse
+from locust_llm.core.refusal import refuse_run
 
 MAX_UPLOAD_BYTES: Final = 100 << 20
 UPLOAD_S: Final = 300.0
@@ -68,7 +68,7 @@ class Datasets:
         listed = self._listed()
         if choice.startswith(FILE) and (name := choice.removeprefix(FILE)) in listed:
             return str(listed[name])
-        refuse(NO_SUCH)
+        refuse_run(NO_SUCH)
 
     def keep(self, name: str, blocks: Iterable[bytes]) -> str:
         """Keep an upload in place of the last one; its choice. Raises Refused where it is too large, OSError, and what
@@ -77,16 +77,16 @@ class Datasets:
             self._uploads = tempfile.mkdtemp(prefix="locust-llm-")  # mode 0700
             self._remove_all = finalize(self, shutil.rmtree, self._uploads, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(dir=self._uploads))
-        path = folder / safe_name(name)
+        path = folder / sanitise_file_name(name)
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 size = 0
                 for block in blocks:
                     if (size := size + len(block)) > MAX_UPLOAD_BYTES:
-                        refuse(too_large())
+                        refuse_run(describe_size_limit())
                     file.write(block)
             if not size:
-                refuse("the file is empty")
+                refuse_run("the file is empty")
         except BaseException:
             _remove(path)
             raise
@@ -108,11 +108,11 @@ class Datasets:
         return {name: found[name] for name in sorted(found)[:MAX_LISTED]}
 
 
-def too_large() -> str:
+def describe_size_limit() -> str:
     return f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: larger ones are given by --input-file"
 
 
-def safe_name(name: str) -> str:
+def sanitise_file_name(name: str) -> str:
     """Of a name from outside: letters, digits, dots and dashes of its end, and no path."""
     kept = _NAME.sub("-", re.split(r"[/\\]", name)[-1])[-80:].lstrip(".-")
     return kept or "dataset"

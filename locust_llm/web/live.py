@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.foreign_text import shown
-from locust_llm.core.histogram import Histogram, Window
+from locust_llm.core.foreign_text import sanitise_text
+from locust_llm.core.histogram import Histogram, SlidingHistogram
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
-from locust_llm.report.plots.lines import MAX_DOTS, STALL_RATIO, Lines, line
+from locust_llm.report.plots.lines import MAX_DOTS, STALL_RATIO, TimelineRows, make_timeline_row
 from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
@@ -45,7 +45,7 @@ POOLED_ROWS: Final = {LATENCY: TABLE_ROWS[LATENCY], GATE_WAIT.tag: TABLE_ROWS[GA
 """Those of embeddings and rerank."""
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     """The state of the run at a moment. Latencies are of the last WINDOW_S seconds, in ms; None: there were none."""
 
     at: float
@@ -71,7 +71,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     """p50, p95, p99 of whole requests, where nothing is generated."""
 
 
-class Latencies(msgspec.Struct, frozen=True):
+class LatencyRow(msgspec.Struct, frozen=True):
     """A row of the table, in ms; ``None`` without values."""
 
     label: str
@@ -84,7 +84,7 @@ class Latencies(msgspec.Struct, frozen=True):
     """Of the requests of one name."""
 
 
-def in_order(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
+def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
     """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first; ``gated``: it was a gate,
     and without one nothing waits at it."""
     rows = {tag: label for tag, label in rows.items() if gated or tag != GATE_WAIT.tag}
@@ -95,7 +95,7 @@ def in_order(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, 
     return {TTFT_FROM_DUE.tag: rows[TTFT_FROM_DUE.tag], **rows}
 
 
-class Live:
+class LiveStatistics:
     """Of one run. Call ``add`` for each ended request, ``sample`` several times a second, ``tick`` once."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Live:
         """Unix seconds."""
         self.step = 1
         """Seconds between two points of the history."""
-        self.points: list[Point] = []
+        self.points: list[LiveSample] = []
         self.marks: list[tuple[float, str]] = []
         """(seconds since the start, label)."""
         self.classes: list[str] = []
@@ -123,13 +123,13 @@ class Live:
         """Of requests in prefill, at the gate, decoding."""
         self._phase = ""
         self._stage = 0
-        self._recent = {tag: Window(WINDOW_S, clock) for tag in TABLE_ROWS}
+        self._recent = {tag: SlidingHistogram(WINDOW_S, clock) for tag in TABLE_ROWS}
         self._whole: dict[str, Histogram] = defaultdict(Histogram)
         self.has_waits = False
         """A schedule or a gate held requests: TTFT from due comes first."""
         self.gated = True
         """There is, or was, a gate."""
-        self._names: dict[str, tuple[Window, Histogram]] = {}
+        self._names: dict[str, tuple[SlidingHistogram, Histogram]] = {}
         """By the name of requests: TTFT of the last seconds and of the whole run, from due where there are waits."""
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
@@ -142,7 +142,7 @@ class Live:
             self.classes.append(record.outcome)
         self.ended += 1
         self._last.append(record)
-        for tag, times_us in times_of(record):
+        for tag, times_us in iterate_latencies(record):
             self._recent[tag].add(times_us)
             if record.phase == PROFILING:
                 self._whole[tag].add(*times_us)
@@ -154,7 +154,7 @@ class Live:
             return
         if record.name not in self._names and len(self._names) >= MAX_NAMES:
             return
-        recent, whole = self._names.setdefault(record.name, (Window(WINDOW_S, self._clock), Histogram()))
+        recent, whole = self._names.setdefault(record.name, (SlidingHistogram(WINDOW_S, self._clock), Histogram()))
         recent.add((round(first_s * 1e6),))
         whole.add(round(first_s * 1e6))
 
@@ -195,7 +195,7 @@ class Live:
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = None if self.generates else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
         self.points.append(
-            Point(
+            LiveSample(
                 at=self.seconds,
                 users=users,
                 limit=limit,
@@ -215,38 +215,38 @@ class Live:
             del self.points[::2]
             self.step *= 2
 
-    def since(self, at: float) -> list[Point]:
+    def since(self, at: float) -> list[LiveSample]:
         """The points after ``at`` seconds."""
         first = len(self.points)
         while first and self.points[first - 1].at > at:
             first -= 1
         return self.points[first:]
 
-    def table(self) -> list[Latencies]:
+    def table(self) -> list[LatencyRow]:
         """TTFT of the last seconds is from first chunks where there are no waits; all else is from ended requests."""
         rows = []
         shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
-        for tag, label in in_order(shown_rows, waits=self.has_waits, gated=self.gated).items():
+        for tag, label in order_latency_rows(shown_rows, waits=self.has_waits, gated=self.gated).items():
             recent, whole = self._window_of(tag).histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
-            rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))
+            rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms))
         return [*rows, *self.by_name()]
 
-    def _window_of(self, tag: str) -> Window:
+    def _window_of(self, tag: str) -> SlidingHistogram:
         """Of the table and the charts alike: their last seconds are of the same requests."""
         return self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
 
-    def by_name(self) -> list[Latencies]:
+    def by_name(self) -> list[LatencyRow]:
         """The first rows of the table by the names of requests; empty where there is one name alone."""
         rows, first = [], TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
         for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
             recent = window.histogram()
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
-            label = f"{first}, {shown(name, most=NAME_BYTES)}"
-            rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms, named=True))
+            label = f"{first}, {sanitise_text(name, most=NAME_BYTES)}"
+            rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms, named=True))
         return rows
 
-    def lines(self) -> Lines | None:
+    def lines(self) -> TimelineRows | None:
         """The last requests that ended, in the order in which they came."""
         records = sorted(self._last, key=_asked_at)
         if not records:
@@ -256,8 +256,8 @@ class Live:
         length = max(1.0, round((end - start) * 1e3, 1))
         gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[ICL].percentiles_ms(50)
         slow = max(STALL_RATIO * gap_ms[0], 2 * length / MAX_DOTS) if gap_ms else 0.0
-        return Lines(
-            rows=tuple(line(record, start, length / MAX_DOTS, slow) for record in records),
+        return TimelineRows(
+            rows=tuple(make_timeline_row(record, start, length / MAX_DOTS, slow) for record in records),
             start=round(start - self.started_at, 3),
             length=length,
             slow=round(slow, 1),
@@ -268,7 +268,7 @@ class Live:
         return {name: self.stats.counts[name] for name in self.classes}
 
 
-def times_of(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
+def iterate_latencies(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
     """(tag, microseconds) of a request, as in the report's main table: of successful requests, but gate waits of all."""
     times_s = [(GATE_WAIT.tag, record.gate_wait_s)]
     if record.outcome == OK:

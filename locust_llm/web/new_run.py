@@ -8,14 +8,14 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core.options.option import Option
-from locust_llm.core.text import sentence
-from locust_llm.load.numbers import shown
-from locust_llm.run.flags import default_of
-from locust_llm.run.options import rules_of
+from locust_llm.core.text import capitalise_sentence
+from locust_llm.load.numbers import format_quoted_number
+from locust_llm.run.flags import format_option_default
+from locust_llm.run.options import read_given_rules
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
-from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, asked_load
-from .whitelist import own_flags
+from .form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, read_requested_load
+from .whitelist import select_locustfile_fields
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules", "server": "Server",
@@ -77,7 +77,7 @@ WORDS: Final = {
 """Of names of fields, as labels have them."""
 
 
-class Field(msgspec.Struct, frozen=True):
+class FormField(msgspec.Struct, frozen=True):
     """A field of the page."""
 
     name: str
@@ -105,41 +105,43 @@ class Field(msgspec.Struct, frozen=True):
         return self.value == "true" if self.kind == "switch" else self.is_set
 
 
-class Group(msgspec.Struct, frozen=True):
+class FormGroup(msgspec.Struct, frozen=True):
     """A group of the page."""
 
     title: str
-    main: tuple[Field, ...]
-    folded: tuple[Field, ...]
+    main: tuple[FormField, ...]
+    folded: tuple[FormField, ...]
 
     @property
     def unfolded(self) -> bool:
         return any(field.is_set for field in self.folded)
 
 
-def groups(options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Datasets, host: str) -> list[Group]:
+def build_form_groups(
+    options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Datasets, host: str
+) -> list[FormGroup]:
     """The form, with the values of the last run, else of the command line. ``extra``: the fields of Locust's form, the
     locustfile's own among them; ``host``: as Locust has it. Raises OSError where the file of rules cannot be read."""
-    found: dict[str, list[Field]] = {title: [] for title in GROUPS.values()}
+    found: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
     found["Load"] += _of_users(options)
     found["Prompts"].append(_dataset(options, datasets))
     found["Server"].append(
-        Field("host", "Address", "text", host, "needed", flag="-H", help="Of the server, such as localhost:8000")
+        FormField("host", "Address", "text", host, "needed", flag="-H", help="Of the server, such as localhost:8000")
     )
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
             found[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
-    shown = in_sight([field for fields in found.values() for field in fields])
+    shown = find_visible_fields([field for fields in found.values() for field in fields])
     for fields in found.values():
         fields[:] = [
             replace(field, needs="") if field.is_set and field.name not in shown else field for field in fields
         ]
-    if own := own_flags(extra):
+    if own := select_locustfile_fields(extra):
         found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
     return [_group(title, fields) for title, fields in found.items()]
 
 
-def in_sight(fields: Sequence[Field]) -> set[str]:
+def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
     """The names of those that the page does not hide, as static/new_run.js decides it. What it hides counts as not given."""
     shown, before = {field.name for field in fields}, set[str]()
     while shown != before:
@@ -149,22 +151,22 @@ def in_sight(fields: Sequence[Field]) -> set[str]:
     return shown
 
 
-def _matters(field: Field, on: set[str]) -> bool:
+def _matters(field: FormField, on: set[str]) -> bool:
     needs = field.needs.split()
     return not needs or any((name.removeprefix("!") in on) != name.startswith("!") for name in needs)
 
 
-def _group(title: str, fields: list[Field]) -> Group:
+def _group(title: str, fields: list[FormField]) -> FormGroup:
     """The main fields in their order, each with those that depend on it."""
     by_name = {field.name: field for field in fields}
     if title == LOCUSTFILE:
-        return Group(title, tuple(fields), ())
+        return FormGroup(title, tuple(fields), ())
     main = [field for name in MAIN if name in by_name for field in _with_dependents(by_name[name], fields)]
     main = list(dict.fromkeys(main))
-    return Group(title, tuple(main), tuple(field for field in fields if field not in main))
+    return FormGroup(title, tuple(main), tuple(field for field in fields if field not in main))
 
 
-def _with_dependents(field: Field, fields: list[Field]) -> Iterator[Field]:
+def _with_dependents(field: FormField, fields: list[FormField]) -> Iterator[FormField]:
     yield field
     for other in fields:
         if field.name in other.needs.split():
@@ -174,27 +176,27 @@ def _with_dependents(field: Field, fields: list[Field]) -> Iterator[Field]:
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def _of_users(options: Namespace) -> Iterator[Field]:
-    users, rate, run_time = asked_load(options)
-    yield Field(
+def _of_users(options: Namespace) -> Iterator[FormField]:
+    users, rate, run_time = read_requested_load(options)
+    yield FormField(
         "user_count", "Users", "whole", str(users or ""), "1", flag="-u",
         help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of concurrency sets them itself",
     )  # fmt: skip
-    yield Field(
+    yield FormField(
         "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop", flag="-t",
         help="Seconds, or 10m or 1h20m; the warmup comes before it",
     )  # fmt: skip
-    yield Field(
+    yield FormField(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "", str(SPAWN_RATE), flag="-r",
         help="The gate ramps, not the users",
     )  # fmt: skip
 
 
-def _dataset(options: Namespace, datasets: Datasets) -> Field:
+def _dataset(options: Namespace, datasets: Datasets) -> FormField:
     where = "Files of this machine are offered with --web-host 127.0.0.1, --web-login or --web-datasets FOLDER"
     if datasets.folder is not None:
         where = f"The list has files below {datasets.folder.name or 'the working directory'}"
-    return Field(
+    return FormField(
         DATASET_FIELD, "Dataset", "dataset", datasets.choice_of(options.input_file), flag="--input-file",
         help=f"ShareGPT, OpenAI-style JSONL, a trace or an access log. {where}. An upload has at most "
         f"{MAX_UPLOAD_BYTES >> 20} MB and is removed when this program ends",
@@ -202,8 +204,8 @@ def _dataset(options: Namespace, datasets: Datasets) -> Field:
     )  # fmt: skip
 
 
-def _field(option: Option, options: Namespace) -> Field:
-    name, default, about = option.dest, default_of(option), option.help
+def _field(option: Option, options: Namespace) -> FormField:
+    name, default, about = option.dest, format_option_default(option), option.help
     value, kind = getattr(options, name), {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
     text = "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
     choices: tuple[tuple[str, str], ...] = ()
@@ -213,9 +215,9 @@ def _field(option: Option, options: Namespace) -> Field:
         kind = "list"
         choices = (("", default or NO_CHOICE), *((one, one) for one in CHOICES[name] if one not in (None, default)))
     elif name == RULES_FIELD:
-        kind, text, about = "lines", "\n".join(rules_of(options)), RULES_HELP
+        kind, text, about = "lines", "\n".join(read_given_rules(options)), RULES_HELP
     example = f", e.g. {option.example}" if option.example and kind in ("text", "whole", "number", "lines") else ""
-    return Field(
+    return FormField(
         name, _label(option), kind, "" if text == default and kind != "switch" else text, default,
         f"{about}{example}", option.flag, choices, " ".join(DEPENDS.get(name, ())),
     )  # fmt: skip
@@ -223,7 +225,7 @@ def _field(option: Option, options: Namespace) -> Field:
 
 def _number(value: float) -> str:
     """As a person would write it; with all its digits."""
-    text = shown(value)
+    text = format_quoted_number(value)
     return text if float(text) == value else str(value)
 
 
@@ -235,15 +237,15 @@ def _label(option: Option) -> str:
     return words[0].upper() + words[1:] + unit
 
 
-def _own(name: str, field: Mapping[str, Any]) -> Field:
+def _own(name: str, field: Mapping[str, Any]) -> FormField:
     """Of a flag of the locustfile."""
     value, choices = field["default_value"], field.get("choices") or ()
     kind = "switch" if isinstance(value, bool) else "list" if choices else "text"
     text = (
         str(value).lower() if kind == "switch" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
     )
-    return Field(
-        name, sentence(name.replace("_", " ")), kind, "" if value is None else text,
+    return FormField(
+        name, capitalise_sentence(name.replace("_", " ")), kind, "" if value is None else text,
         help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",
         choices=tuple((str(one), str(one)) for one in choices),
     )  # fmt: skip

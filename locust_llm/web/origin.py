@@ -23,19 +23,19 @@ Start = Callable[..., Any]
 App = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 
-def guarded(app: App, allowed: Collection[str]) -> App:
+def guard_origin(app: App, allowed: Collection[str]) -> App:
     """``app`` behind a guard. ``allowed``: further names, perhaps with a port."""
     refused: set[str] = set()
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         asked = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in GUARD_HEADERS}
-        if not (why := foreign_name(asked, allowed) or foreign_page(environ["REQUEST_METHOD"], asked, allowed)):
-            return app(environ, lambda status, headers, *more: start(status, closed(headers), *more))
+        if not (why := check_host_name(asked, allowed) or check_page_origin(environ["REQUEST_METHOD"], asked, allowed)):
+            return app(environ, lambda status, headers, *more: start(status, drop_cors_headers(headers), *more))
         if why not in refused and len(refused) < MAX_HEADER_CHARS:
             refused.add(why)
             logger.warning(f"a request to {environ.get('PATH_INFO', '')[:MAX_HEADER_CHARS]!r} was refused: {why}")
         kind = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
-        start("403 Forbidden", closed(kind))
+        start("403 Forbidden", drop_cors_headers(kind))
         return [f"403: {why}\n".encode()]
 
     return answer
@@ -44,7 +44,7 @@ def guarded(app: App, allowed: Collection[str]) -> App:
 GUARD_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 
-def foreign_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
     """Why the name that a browser believes to be ours is not: a page of another site can point its own name at this machine,
     and is of the same origin then. Empty if all is well; a request without a name comes from no browser."""
     host = asked["Host"]
@@ -56,7 +56,7 @@ def foreign_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> s
     return f"{shown!r} is not a known name of this machine; add it with --web-allowed-host"
 
 
-def foreign_page(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+def check_page_origin(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
     """Why the page that made the request may not; empty if it may, or if it was no page. A link of another site may lead
     here, as a whole page and by GET."""
     origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
@@ -72,14 +72,14 @@ def foreign_page(method: str, asked: Mapping[str, str | None], allowed: Collecti
     return f"it came from {page}; only pages of this server are allowed" if foreign else ""
 
 
-def closed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def drop_cors_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers of an answer, without the leave that Locust gives to pages of all sites to read it, and to no frame of
     theirs."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith("access-control-")]
     return [*kept, ("X-Frame-Options", "SAMEORIGIN")]
 
 
-def names(text: str | None, web_host: str | None) -> frozenset[str]:
+def parse_allowed_hosts(text: str | None, web_host: str | None) -> frozenset[str]:
     """Those of ``--web-allowed-host``, with commas between, and of ``--web-host`` where that is one."""
     given = [*(text or "").split(","), "" if web_host == "*" else web_host or ""]
     return frozenset(filter(None, (name.strip().lower() for name in given)))

@@ -18,22 +18,22 @@ import flask
 import gevent
 import msgspec
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
-from locust_llm.load.numbers import cut_short
-from locust_llm.report.plots.timeline_svg import fragment
+from locust_llm.load.numbers import truncate_quoted_text
+from locust_llm.report.plots.timeline_svg import make_timeline_fragment
 from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
-from .bodies import bounded
-from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, safe_name, too_large
-from .form import LIMIT_FIELD, SPAWN_RATE, asked_load, fields
+from .bodies import limit_bodies
+from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
+from .form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
 from .live import PERCENTILES
-from .new_run import groups
-from .origin import guarded, names
+from .new_run import build_form_groups
+from .origin import guard_origin, parse_allowed_hosts
 from .pages import WEB_PAGES, load_page
-from .swarm import Swarm, is_open
-from .view import View
+from .swarm import SwarmView, is_reachable_by_others
+from .view import RunView
 from .whitelist import Whitelist
 
 logger = logging.getLogger("locust_llm")
@@ -81,13 +81,15 @@ IN_FIRST_COLUMN: Final = 2
 """Groups of the form, on a wide screen."""
 
 
-def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], None], *, first: bool = False) -> View:
+def attach_pages(
+    environment: Environment, on_asked: Callable[[Settings, Discovery], None], *, first: bool = False
+) -> RunView:
     """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is
     known of the server; ``first``: the address of Locust's page leads to ours."""
     options = environment.parsed_options
     report_dir = getattr(options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
-    view = View(environment, archive)
+    view = RunView(environment, archive)
     datasets = Datasets(getattr(options, "input_file", None), _offered(options))
     ui: Any = environment.web_ui
     for rule, endpoint, answer, methods in _routes(view, datasets):
@@ -96,14 +98,14 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
     _extend(ui, view, datasets, on_asked)
-    if options is not None and is_open(options):
+    if options is not None and is_reachable_by_others(options):
         logger.info(OPEN_TO_ALL)
     if first and not ui.userclass_picker_is_active:  # which only Locust's form has
         ui.app.before_request(lambda: _to_ours(view))
-    allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
+    allowed = parse_allowed_hosts(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
     uploads = f"{ui.app.blueprints['locust'].url_prefix or ''}/llm/datasets"
-    app = guarded(ui.app.wsgi_app, allowed)
-    ui.app.wsgi_app = bounded(app, lambda path: path == uploads, MAX_UPLOAD_BYTES)  # also of what is not answered
+    app = guard_origin(ui.app.wsgi_app, allowed)
+    ui.app.wsgi_app = limit_bodies(app, lambda path: path == uploads, MAX_UPLOAD_BYTES)  # also of what is not answered
     return view
 
 
@@ -116,10 +118,10 @@ def _offered(options: Namespace | None) -> Path | None:
         return None
     if options.web_datasets:
         return Path(options.web_datasets)
-    return None if is_open(options) else Path()
+    return None if is_reachable_by_others(options) else Path()
 
 
-def _routes(view: View, datasets: Datasets) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
+def _routes(view: RunView, datasets: Datasets) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
     """(path below /llm, endpoint, view, methods)."""
     get, post = ["GET"], ["POST"]
     yield "", "llm_page", lambda: _page(_static("live.html")), get
@@ -139,14 +141,14 @@ def _asset(name: str) -> flask.Response:
     return _sent(_static(name), ASSETS[name]) if name in ASSETS else _text("there is no such file", 404)
 
 
-def _to_ours(view: View) -> Any:
+def _to_ours(view: RunView) -> Any:
     """Relative, so that it holds behind a proxy that takes a path away."""
     if flask.request.endpoint != LOCUSTS or flask.request.query_string:
         return None
     return flask.redirect("./llm" if view.runs else "./llm/new")
 
 
-def _new_run(view: View, datasets: Datasets) -> Any:
+def _new_run(view: RunView, datasets: Datasets) -> Any:
     """The form; of a run that is on, the live page."""
     if view.control is not None and not view.control.draining:
         return flask.redirect("../llm")
@@ -157,7 +159,7 @@ def _new_run(view: View, datasets: Datasets) -> Any:
     ui.update_template_args()
     extra, host = ui.template_args["extra_options"], ui.template_args["host"]
     try:
-        shown = groups(options, extra, datasets, host)
+        shown = build_form_groups(options, extra, datasets, host)
     except OSError as error:
         return _text(f"{error.filename}: {error.strerror}", 500)
     template = _static("new_run.html").decode()
@@ -166,7 +168,7 @@ def _new_run(view: View, datasets: Datasets) -> Any:
     return _page(flask.render_template_string(template, **words).encode())
 
 
-def _upload(view: View, datasets: Datasets) -> flask.Response:
+def _upload(view: RunView, datasets: Datasets) -> flask.Response:
     """The body is the file, ``name`` its name. Not during a run, which it would disturb."""
 
     def blocks() -> Iterator[bytes]:
@@ -174,22 +176,22 @@ def _upload(view: View, datasets: Datasets) -> flask.Response:
             if not (block := flask.request.stream.read(BLOCK_BYTES)):
                 return
             yield block
-        raise Refused("a run is on: upload the file after its end")
+        raise RunRefused("a run is on: upload the file after its end")
 
     name = flask.request.args.get("name", "")
     try:
-        with gevent.Timeout(UPLOAD_S, Refused("the upload took too long")):
+        with gevent.Timeout(UPLOAD_S, RunRefused("the upload took too long")):
             choice = datasets.keep(name, blocks())
-    except Refused as no:
-        if str(no) == too_large():
+    except RunRefused as no:
+        if str(no) == describe_size_limit():
             return _text(str(no), 413)
         return _json({"done": False, "message": str(no)}, 422)
     except OSError as error:
         return _json({"done": False, "message": f"the file cannot be kept: {error.strerror}"}, 507)
-    return _json({"done": True, "choice": choice, "name": safe_name(name)})
+    return _json({"done": True, "choice": choice, "name": sanitise_file_name(name)})
 
 
-def _live(view: View) -> flask.Response:
+def _live(view: RunView) -> flask.Response:
     """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between points) are
     unchanged; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
     wanted, status = flask.request.args, dict(view.status())
@@ -199,17 +201,19 @@ def _live(view: View) -> flask.Response:
         status["whole"] = not same
         if "lines" in wanted:
             lines = live.lines()
-            status["lines"] = lines and fragment(lines, f"Timeline of the last {len(lines.rows)} requests")
+            status["lines"] = lines and make_timeline_fragment(
+                lines, f"Timeline of the last {len(lines.rows)} requests"
+            )
     return _json(status)
 
 
-def _gate(view: View) -> flask.Response:
+def _gate(view: RunView) -> flask.Response:
     """Set the limit: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in GATE_FIELDS)
     try:
         if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {*GATE_FIELDS}:
             raise ValueError(
-                f"the gate has the fields limit and ramp_s, and no {cut_short(repr(min(map(str, others))))}"
+                f"the gate has the fields limit and ramp_s, and no {truncate_quoted_text(repr(min(map(str, others))))}"
             )
         done = view.change_limit(
             _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
@@ -230,7 +234,7 @@ def _number(kind: type, wanted: str, text: str) -> Any:
     return value
 
 
-def _page_of_runs(view: View, name: str) -> flask.Response:
+def _page_of_runs(view: RunView, name: str) -> flask.Response:
     """A page of all past runs: made by a thread, and not during a run, which it would disturb."""
     if (reports := view.archive.reports) is None or not reports.is_dir():
         return _text(f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404)
@@ -260,7 +264,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 # -- pages of Locust -----------------------------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: View, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]) -> None:
+def _extend(ui: Any, view: RunView, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [PAGE_LINK, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
@@ -285,15 +289,15 @@ def _extend(ui: Any, view: View, datasets: Datasets, on_asked: Callable[[Setting
         args["state"] = _state(view)
         args["spawn_rate"] = args["spawn_rate"] or SPAWN_RATE
         if hasattr(options, LIMIT_FIELD):
-            args["extra_options"] = fields(args["extra_options"], options)
-            users, spawn_rate, run_time = asked_load(options)
+            args["extra_options"] = order_form_fields(args["extra_options"], options)
+            users, spawn_rate, run_time = read_requested_load(options)
             args |= {"num_users": users, "spawn_rate": spawn_rate or SPAWN_RATE, "run_time": run_time}
 
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
     if hasattr(options, LIMIT_FIELD):
         whitelist = Whitelist(view.environment, options, picks_classes=ui.userclass_picker_is_active)
-        swarm = Swarm(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
+        swarm = SwarmView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
         change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
         views["locust.update_user"] = ui.auth_required_if_enabled(_named(change, "llm_user"))
@@ -303,12 +307,12 @@ def _change_user(whitelist: Whitelist, keep_key: Callable[[str], None], ask_locu
     """Locust sets any attribute of a user class to anything."""
     try:
         whitelist.check_user(flask.request.get_data(), keep_key)
-    except (Refused, ValueError, OSError) as no:
+    except (RunRefused, ValueError, OSError) as no:
         return _text(str(no), 422)
     return ask_locust()
 
 
-def _state(view: View) -> str:
+def _state(view: RunView) -> str:
     """The state of Locust's runner, but "running" until the report is made. Locust's page polls only while a run is spawning
     or running: it would keep the figures of the moment before, and show no button for the next run."""
     state = str(view.environment.runner.state)  # type: ignore[union-attr]

@@ -8,20 +8,20 @@ from locust.env import Environment
 from flask import Response
 from gevent.pywsgi import WSGIServer
 
-from locust_llm.core.phases import OVER, PROFILING, stage_of
-from locust_llm.core.refusal import refuse
-from locust_llm.run.address import metrics_port, not_opened
-from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
+from locust_llm.core.phases import OVER, PROFILING, stage_of_phase
+from locust_llm.core.refusal import refuse_run
+from locust_llm.run.address import explain_unopened_port, parse_metrics_port
+from locust_llm.run.control.control import Controller
+from locust_llm.run.control.prometheus import CONTENT_TYPE, build_gauges, build_part_counters, format_exposition
 
-from .bodies import bounded
+from .bodies import limit_bodies
 
 PATH: Final = "/llm/metrics"
 MAX_CONNECTIONS: Final = 16
 """Of the port, at a time."""
 
 
-def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
+def serve_metrics(environment: Environment, shown: Callable[[], Controller | None]) -> None:
     """``shown``: the current run, else the last one. Before the first the page is empty. Headless there is no such page."""
     web_ui = environment.web_ui
     if web_ui is None:
@@ -29,14 +29,14 @@ def serve_metrics(environment: Environment, shown: Callable[[], Control | None])
 
     def llm_metrics() -> Response:
         control = shown()
-        return Response("" if control is None else text(control), content_type=CONTENT_TYPE)
+        return Response("" if control is None else format_live_metrics(control), content_type=CONTENT_TYPE)
 
     base = getattr(environment.parsed_options, "web_base_path", None) or ""
     assert web_ui.app is not None
     web_ui.app.add_url_rule(base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics))
 
 
-def text(control: Control) -> str:
+def format_live_metrics(control: Controller) -> str:
     """The metrics of a run now."""
     runner = control.environment.runner
     s, stages, phase = control.settings, control.stages, control.plan.phase
@@ -45,16 +45,16 @@ def text(control: Control) -> str:
         "model": control.survey.models or s.model_mix or s.model or "",
         "server": s.host,
         "loop": "open" if s.open_loop else "closed",
-        "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,
+        "phase": OVER if control.draining else PROFILING if stage_of_phase(phase) else phase,
         "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
-    now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
-    return exposition(*now, *control.totals.families(), *part_seconds(control.live_stats.parts))
+    now = build_gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
+    return format_exposition(*now, *control.totals.families(), *build_part_counters(control.live_stats.parts))
 
 
-def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIServer:
+def serve_metrics_on(address: str, shown: Callable[[], Controller | None]) -> WSGIServer:
     """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends. Raises Refused."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
@@ -63,14 +63,14 @@ def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIS
             return [f"metrics are at {PATH}\n".encode()]
         control = shown()
         start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
-        return [b"" if control is None else text(control).encode()]
+        return [b"" if control is None else format_live_metrics(control).encode()]
 
     try:
-        limited = bounded(answer, lambda path: False, 0)
-        server = WSGIServer(metrics_port(address), limited, log=None, spawn=MAX_CONNECTIONS)
+        limited = limit_bodies(answer, lambda path: False, 0)
+        server = WSGIServer(parse_metrics_port(address), limited, log=None, spawn=MAX_CONNECTIONS)
         server.start()
     except ValueError as error:
-        refuse(str(error))
+        refuse_run(str(error))
     except OSError as error:
-        refuse(not_opened(address, error))
+        refuse_run(explain_unopened_port(address, error))
     return server

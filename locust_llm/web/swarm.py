@@ -14,19 +14,27 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
-from locust_llm.core.refusal import Refused, refuse
+from locust_llm.core.refusal import RunRefused, refuse_run
 from locust_llm.core.settings import Settings
-from locust_llm.run.address import base_url
-from locust_llm.run.control.control import Control
+from locust_llm.run.address import normalise_base_url
+from locust_llm.run.control.control import Controller
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.options import settings_of
-from locust_llm.run.preflight import headers_of, ready
-from locust_llm.run.secrets import secret_names
+from locust_llm.run.options import build_settings
+from locust_llm.run.preflight import prepare_run, read_run_headers
+from locust_llm.run.secrets import list_secret_names
 
 from .dataset_look import look_at_dataset
 from .datasets import UPLOAD, Datasets
-from .form import DATASET_FIELD, LIMIT_FIELD, changed, edited, filled, for_locust, settings_asked
-from .view import View
+from .form import (
+    DATASET_FIELD,
+    LIMIT_FIELD,
+    drop_empty_fields,
+    fill_options,
+    list_changed_flags,
+    make_locust_form,
+    read_form_settings,
+)
+from .view import RunView
 from .whitelist import PICKED, Whitelist
 
 logger = logging.getLogger("locust_llm")
@@ -39,18 +47,18 @@ NO_WORKERS: Final = "no worker has connected: start one with --worker (on anothe
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
-def is_open(options: Namespace) -> bool:
+def is_reachable_by_others(options: Namespace) -> bool:
     """Others can reach the pages, as far as this process knows."""
     return not options.web_login and options.web_host not in LOOPBACK
 
 
-class Swarm:
+class SwarmView:
     """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have; ``on_asked``: takes the
     settings of the next run, and what is known of the server."""
 
     def __init__(
         self,
-        view: View,
+        view: RunView,
         options: Namespace,
         datasets: Datasets,
         whitelist: Whitelist,
@@ -59,8 +67,8 @@ class Swarm:
     ) -> None:
         self._view, self._options, self._datasets = view, options, datasets
         self._whitelist, self._ask_locust, self._on_asked = whitelist, ask_locust, on_asked
-        self._own_host = base_url(options.host or "")
-        self._open = is_open(options)
+        self._own_host = normalise_base_url(options.host or "")
+        self._open = is_reachable_by_others(options)
 
     def __call__(self) -> Any:
         environment = self._view.environment
@@ -73,7 +81,7 @@ class Swarm:
         except HTTPException:
             raise
         except Exception as no:
-            known = isinstance(no, Refused | ValueError)
+            known = isinstance(no, RunRefused | ValueError)
             why = str(no) if known else f"{type(no).__name__}: {no} (is a value of the form too large?)"
             # in the page too: Locust closes its form after any answer
             self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {why}"
@@ -83,7 +91,7 @@ class Swarm:
     def _start(self, runner: Any, form: MultiDict[str, str]) -> Any:
         view = self._view
         if view.starting:
-            refuse("a run is starting: the server is being checked")
+            refuse_run("a run is starting: the server is being checked")
         view.starting, view.refusal = True, ""
         try:
             _wait(lambda: view.control is not None, MAX_ENDING_S, "the last run has not ended yet")
@@ -91,40 +99,40 @@ class Swarm:
                 workers = runner.clients
                 _wait(lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)), MAX_WORKERS_S)
                 if not workers.ready:
-                    refuse(NO_WORKERS)
-            options = filled(self._options, form)
+                    refuse_run(NO_WORKERS)
+            options = fill_options(self._options, form)
             if DATASET_FIELD in form:
                 options.input_file = self._datasets.path(form[DATASET_FIELD])
             self._look_at_dataset(options)
-            settings = settings_asked(options, runner)
-            headers = headers_of(options)
+            settings = read_form_settings(options, runner)
+            headers = read_run_headers(options)
             self.keep_key(settings.host)
-            found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
+            found = prepare_run(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
         finally:
             view.starting = False
         self._on_asked(settings, found)
         vars(self._options).update(vars(options))
-        return self._pass_on(for_locust(self._whitelist.for_locust(form), settings), settings.users)
+        return self._pass_on(make_locust_form(self._whitelist.for_locust(form), settings), settings.users)
 
     def _look_at_dataset(self, options: Namespace) -> None:
         try:
-            settings = settings_of(options)
+            settings = build_settings(options)
         except (ValueError, OSError):
             return  # the check reports it
         look_at_dataset(settings, limited=self._datasets.choice_of(options.input_file).startswith(UPLOAD))
 
-    def _edit(self, runner: Any, control: Control, asked: MultiDict[str, str]) -> Any:
+    def _edit(self, runner: Any, control: Controller, asked: MultiDict[str, str]) -> Any:
         """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the
         live page has set stays."""
-        before, form = self._options, edited(asked)
+        before, form = self._options, drop_empty_fields(asked)
         if picked := [name for name in PICKED if name in form]:
-            refuse(f"{' and '.join(picked)} cannot change during a run")
-        after = filled(before, form)
-        if fixed := [name for name in changed(before, after) if name != LIMIT_FIELD]:
+            refuse_run(f"{' and '.join(picked)} cannot change during a run")
+        after = fill_options(before, form)
+        if fixed := [name for name in list_changed_flags(before, after) if name != LIMIT_FIELD]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
-            refuse(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
-        if "host" in form and base_url(form["host"].strip()) != control.settings.host:
-            refuse(f"--host cannot change during a run: it is {control.settings.host}")
+            refuse_run(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
+        if "host" in form and normalise_base_url(form["host"].strip()) != control.settings.host:
+            refuse_run(f"--host cannot change during a run: it is {control.settings.host}")
         limit, users = getattr(after, LIMIT_FIELD), getattr(after, "llm_users", None)
         message = "Changed"
         if limit != getattr(before, LIMIT_FIELD):
@@ -137,7 +145,7 @@ class Swarm:
                 before.llm_users = users
                 self._view.settled()
                 now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
-                answer = self._pass_on(for_locust(self._whitelist.for_locust(asked), now), users)
+                answer = self._pass_on(make_locust_form(self._whitelist.for_locust(asked), now), users)
                 if not answer.get_json()["success"]:
                     return answer
             else:
@@ -153,8 +161,8 @@ class Swarm:
 
     def keep_key(self, host: str) -> None:
         """No visitor of this page may have the key, or what else is secret, sent to another server. Raises Refused."""
-        if self._open and base_url(host) != self._own_host and secret_names(self._options):
-            refuse(
+        if self._open and normalise_base_url(host) != self._own_host and list_secret_names(self._options):
+            refuse_run(
                 "the API key and headers go to the server of the command line only, as others can reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
             )
@@ -166,6 +174,6 @@ def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None
     while while_():
         if time.monotonic() > until:
             if refusal:
-                refuse(refusal)
+                refuse_run(refusal)
             return
         gevent.sleep(0.05)

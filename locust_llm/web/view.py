@@ -10,18 +10,18 @@ import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
 from locust_llm.core.record import Record
-from locust_llm.core.report_result import Figure, ReportResult
-from locust_llm.core.text import brief, many
+from locust_llm.core.report_result import MetricValue, ReportResult
+from locust_llm.core.text import format_brief, format_count
 from locust_llm.report.plots import charts
-from locust_llm.report.results.waterfall import name_of
-from locust_llm.run.control.control import Control
+from locust_llm.report.results.waterfall import name_latency_part
+from locust_llm.run.control.control import Controller
 from locust_llm.run.control.live_stats import PARTS_S
-from locust_llm.run.control.progress import where
-from locust_llm.run.guarded import guarded
+from locust_llm.run.control.progress import format_phase_position
+from locust_llm.run.guarded import spawn_critical
 from locust_llm.slo.metrics import TTFT
 
 from .archive import Archive
-from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, Latencies, Live, in_order
+from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, LatencyRow, LiveStatistics, order_latency_rows
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
@@ -40,15 +40,15 @@ NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
 Json = dict[str, Any]
 
 
-class View:
+class RunView:
     """One per process, for all its runs."""
 
     def __init__(self, environment: Environment, archive: Archive) -> None:
         self.environment = environment
         self.archive = archive
-        self.control: Control | None = None
+        self.control: Controller | None = None
         """Of the current run, until its report is made."""
-        self.live: Live | None = None
+        self.live: LiveStatistics | None = None
         self.runs = 0
         """Number of runs so far."""
         self.starting = False
@@ -74,8 +74,8 @@ class View:
 
     # -- the run ---------------------------------------------------------------------------------------------------------
 
-    def begins(self, control: Control) -> None:
-        live = Live(control.live_stats, time.time(), generates=control.settings.generates)
+    def begins(self, control: Controller) -> None:
+        live = LiveStatistics(control.live_stats, time.time(), generates=control.settings.generates)
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
         self._phase, self._since, self._last_s = "", time.monotonic(), 0.0
@@ -85,7 +85,7 @@ class View:
         live.gated = self.target is not None
         self.runs += 1
         self.archive.add(control.folder)
-        guarded(control.fail, 0.0, self._look, control, live)
+        spawn_critical(control.fail, 0.0, self._look, control, live)
 
     def on_record(self, record: Record) -> None:
         """A request of the current run has ended."""
@@ -114,7 +114,7 @@ class View:
         """A change is made: no page shows an earlier refusal any more."""
         self.refusal, self._status = "", (0.0, {})
 
-    def _look(self, control: Control, live: Live) -> None:
+    def _look(self, control: Controller, live: LiveStatistics) -> None:
         while self.control is control:
             for _ in range(SAMPLES):
                 gevent.sleep(INTERVAL_S / SAMPLES)
@@ -127,8 +127,8 @@ class View:
             if self._goes_on:
                 server: tuple[tuple[float | None, ...] | None, ...] = ()
                 if (poller := control.store.poller) is not None:
-                    self._replicas = charts.names(poller.history, self._replicas)
-                    server = charts.now(poller.history, self._replicas)
+                    self._replicas = charts.list_line_names(poller.history, self._replicas)
+                    server = charts.read_current_values(poller.history, self._replicas)
                 live.tick(self._users, control.limit, phase, server)
 
     @property
@@ -200,11 +200,11 @@ class View:
         if control is None:
             return (OVER, "ended") if self.live is not None else (NONE, "no run yet")
         if not control.draining:
-            return ON, where(control, time.monotonic() - self._since)
+            return ON, format_phase_position(control, time.monotonic() - self._since)
         inside = control.live_stats.inside
-        return ENDING, f"{many(inside, 'request')} still running" if inside else "making the report"
+        return ENDING, f"{format_count(inside, 'request')} still running" if inside else "making the report"
 
-    def _so_far(self, live: Live) -> Json:
+    def _so_far(self, live: LiveStatistics) -> Json:
         rules = [] if self.control is None else list(_rule_states(self.control))
         return {
             "table": live.table(),
@@ -225,11 +225,11 @@ class View:
             cells = {"figure": row.label, "count": f"{row.whole_count:,}"}
             for name, values in (("recent", row.recent_ms), ("whole", row.whole_ms)):
                 for percentile, value in zip(PERCENTILES, values or (), strict=False):
-                    cells[f"{name}{percentile}"] = brief(value, digits=3)
+                    cells[f"{name}{percentile}"] = format_brief(value, digits=3)
             yield cells
 
 
-def _phase(control: Control) -> str:
+def _phase(control: Controller) -> str:
     """As a mark over time; empty between two stages."""
     if control.draining:
         return "stop"
@@ -241,22 +241,22 @@ def _phase(control: Control) -> str:
     return f"{stages.asked.axis} {stages.value:g}"
 
 
-def _parts(live: Live) -> Json:
+def _parts(live: LiveStatistics) -> Json:
     """Of the last seconds, those that took some time: (part, its name, ms)."""
     count, means_s = live.stats.parts.recent()
     shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
-    parts = [(name, name_of(name, shown), round(s * 1e3, 2)) for name, s in shown.items()]
+    parts = [(name, name_latency_part(name, shown), round(s * 1e3, 2)) for name, s in shown.items()]
     return {"count": count, "seconds": PARTS_S, "parts": parts}
 
 
-def _rule_states(control: Control) -> Iterator[tuple[str, str, str]]:
+def _rule_states(control: Controller) -> Iterator[tuple[str, str, str]]:
     """(rule, its state so far, what was observed)."""
     states = control.abort.states()
     for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("checked at the end", ""))
 
 
-def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
+def _limits(control: Controller) -> Iterator[tuple[str, float, str]]:
     """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
     stages, drawn = control.stages, DRAWN if control.settings.generates else DRAWN_POOLED
     for rule in control.settings.rules.readable:
@@ -266,7 +266,7 @@ def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
             yield rule.metric, rule.limit * drawn[rule.metric], str(rule)
 
 
-def _final(result: ReportResult, live: Live) -> Json:
+def _final(result: ReportResult, live: LiveStatistics) -> Json:
     rules = []
     for rule in result.rules:
         rules.append((rule.rule, rule.status, "; ".join(filter(None, (rule.observed, rule.reason)))))
@@ -274,13 +274,17 @@ def _final(result: ReportResult, live: Live) -> Json:
     if result.swept:
         return {**status, "table": [], "found": result.findings}
     shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
-    rows = in_order(shown, waits=live.has_waits, gated=live.gated)
-    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in rows.items()] + live.by_name()
+    rows = order_latency_rows(shown, waits=live.has_waits, gated=live.gated)
+    table = [_exact(label, result.figures.get(tag, MetricValue())) for tag, label in rows.items()] + live.by_name()
     rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
-    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in rates.items()}}
+    return {
+        **status,
+        "table": table,
+        **{name: result.figures.get(tag, MetricValue()).avg for name, tag in rates.items()},
+    }
 
 
-def _exact(label: str, figure: Figure) -> Latencies:
+def _exact(label: str, figure: MetricValue) -> LatencyRow:
     """From the report."""
     known = [figure.percentiles[p] for percentile in PERCENTILES if (p := float(percentile)) in figure.percentiles]
-    return Latencies(label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None)
+    return LatencyRow(label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None)

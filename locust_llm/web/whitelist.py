@@ -17,10 +17,10 @@ import msgspec
 from flask import Request
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.core.refusal import refuse
-from locust_llm.load.numbers import cut_short
+from locust_llm.core.refusal import refuse_run
+from locust_llm.load.numbers import truncate_quoted_text
 from locust_llm.run.flags import OPTIONS
-from locust_llm.run.options import secret_flags
+from locust_llm.run.options import list_secret_flags
 
 from .form import DATASET_FIELD, FIELDS
 
@@ -62,19 +62,19 @@ class Whitelist:
     def own_flags(self) -> Mapping[str, dict[str, Any]]:
         """The locustfile's own flags that the page shows; none of them is secret."""
         if self._own is None:  # parsing takes some 50 ms, and the flags stay
-            self._own = own_flags(argument_parser.ui_extra_args_dict())
+            self._own = select_locustfile_fields(argument_parser.ui_extra_args_dict())
         return self._own
 
     def check(self, request: Request) -> MultiDict[str, str]:
         """The fields of a form, all of which may be set. Raises Refused."""
         if request.args:
-            refuse("a run takes its fields from a form, none from the address")
+            refuse_run("a run takes its fields from a form, none from the address")
         if request.mimetype not in FORM_TYPES and (request.mimetype or request.get_data()):
-            refuse(
+            refuse_run(
                 f"a run takes its fields from a form ({FORM_TYPES[0]}), got {_quoted(request.mimetype or 'no type')}"
             )
         if request.files:
-            refuse(f"the form of a run has no files, got {_quoted(next(iter(request.files)))}")
+            refuse_run(f"the form of a run has no files, got {_quoted(next(iter(request.files)))}")
         form = MultiDict((self._name(name), value) for name, value in request.form.items(multi=True))
         for name, values in form.lists():
             self._check_name(name or "", values)  # a part of a multipart form may have none
@@ -93,7 +93,7 @@ class Whitelist:
         """Of the field that Locust's own page means."""
         if self._shows(name):
             return name
-        return next((own for own in self.own_flags if page_spelling(own) == name), name)
+        return next((own for own in self.own_flags if spell_in_camel_case(own) == name), name)
 
     def _shows(self, name: str) -> bool:
         """Our own options that are of the command line only are refused where the others are read."""
@@ -106,23 +106,23 @@ class Whitelist:
         if name == LABEL_FIELD and not any(value and value != self._options.profile for value in values):
             return
         flag = name.strip().lower().strip("-").replace("-", "_")
-        if flag in secret_flags():
-            refuse(
+        if flag in list_secret_flags():
+            refuse_run(
                 f"--{flag.replace('_', '-')} is secret: no page can set it, only the command line or the environment"
             )
         if self._shows(flag):
-            refuse(f"the form of a run has no field {_quoted(name)}: did you mean {flag}?")
+            refuse_run(f"the form of a run has no field {_quoted(name)}: did you mean {flag}?")
         if flag in vars(self._options):
-            refuse(f"--{flag.replace('_', '-')} can be given on the command line only")
-        refuse(f"the form of a run has no field {_quoted(name)}")
+            refuse_run(f"--{flag.replace('_', '-')} can be given on the command line only")
+        refuse_run(f"the form of a run has no field {_quoted(name)}")
 
     def _check_values(self, name: str, values: list[str]) -> None:
         own = self.own_flags.get(name)
         several = name == "user_classes" or (own is not None and isinstance(getattr(self._options, name, None), list))
         if len(values) > 1 and not several:
-            refuse(f"the form of a run has the field {_quoted(name)} {len(values)} times: once is enough")
+            refuse_run(f"the form of a run has the field {_quoted(name)} {len(values)} times: once is enough")
         if any(len(value) > MAX_TEXT_CHARS for value in values):
-            refuse(f"the field {_quoted(name)} is too long: at most {MAX_TEXT_CHARS:,} characters")
+            refuse_run(f"the field {_quoted(name)} is too long: at most {MAX_TEXT_CHARS:,} characters")
         if name == "user_classes":
             _check_known(name, values, self._environment.available_user_classes or ())
         elif name == "shape_class":
@@ -136,12 +136,12 @@ class Whitelist:
         try:
             edit = msgspec.json.decode(body, type=UserEdit)
         except (msgspec.DecodeError, RecursionError, ValueError) as wrong:
-            refuse(f"a change of a user class takes a JSON object with {USER_ROUTE}: {wrong}")
+            refuse_run(f"a change of a user class takes a JSON object with {USER_ROUTE}: {wrong}")
         _check_known("user_class_name", [edit.user_class_name], self._environment.available_user_classes or ())
         if edit.weight is not msgspec.UNSET and not (math.isfinite(edit.weight) and edit.weight >= 0):
-            refuse(f"the weight of a user class must be at least 0, got {edit.weight:g}")
+            refuse_run(f"the weight of a user class must be at least 0, got {edit.weight:g}")
         if edit.fixed_count is not msgspec.UNSET and edit.fixed_count < 0:
-            refuse(f"the fixed count of a user class must be at least 0, got {edit.fixed_count}")
+            refuse_run(f"the fixed count of a user class must be at least 0, got {edit.fixed_count}")
         if edit.tasks is not msgspec.UNSET:
             there = (self._environment.available_user_tasks or {}).get(edit.user_class_name, [])
             _check_known("tasks", edit.tasks, [getattr(task, "__name__", "") for task in there])
@@ -152,12 +152,12 @@ class Whitelist:
 COMMAND_LINE: Final = frozenset(option.dest for option in OPTIONS)
 
 
-def own_flags(extra: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def select_locustfile_fields(extra: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of the fields of Locust's form (``extra_options`` of its template) the locustfile's own, without the secret ones."""
     return {name: field for name, field in extra.items() if name not in COMMAND_LINE and not field.get("is_secret")}
 
 
-def page_spelling(name: str) -> str:
+def spell_in_camel_case(name: str) -> str:
     """What Locust's own page makes of a name on its way through camel case: ``top_1`` of ``top1``."""
     camel = re.sub("_([a-z0-9])", lambda found: found[1].upper(), name)
     if camel[:1] == camel[:1].upper():
@@ -168,27 +168,27 @@ def page_spelling(name: str) -> str:
 def _check_known(name: str, values: list[str], known: Any) -> None:
     for value in values:
         if value not in known:
-            refuse(f"{name}: there is no {_quoted(value)}; there is {', '.join(sorted(known)) or 'none'}")
+            refuse_run(f"{name}: there is no {_quoted(value)}; there is {', '.join(sorted(known)) or 'none'}")
 
 
 def _check_own(name: str, values: list[str], field: Mapping[str, Any], now: Any) -> None:
     """Locust answers a value that it cannot convert with HTTP 500, and does not look at the choices."""
     flag = f"--{name.replace('_', '-')}"
     if type(now) not in TAKEN_KINDS:
-        refuse(f"{flag} can be given on the command line only")
+        refuse_run(f"{flag} can be given on the command line only")
     several = isinstance(now, list)
     if several and len(values) == 1:
         values = values[0].split(",") if values[0] else []
     choices = [str(choice) for choice in field.get("choices") or ()]
     for value in values:
         if choices and value and value not in choices:
-            refuse(f"{flag} must be one of {', '.join(choices)}, got {_quoted(value)}")
+            refuse_run(f"{flag} must be one of {', '.join(choices)}, got {_quoted(value)}")
         if several and all(isinstance(one, int) for one in now):
             try:
                 int(value)
             except ValueError:
-                refuse(f"{flag} takes whole numbers with commas between, got {_quoted(value)}")
+                refuse_run(f"{flag} takes whole numbers with commas between, got {_quoted(value)}")
 
 
 def _quoted(text: str) -> str:
-    return repr(cut_short(text, SHOWN_CHARS))
+    return repr(truncate_quoted_text(text, SHOWN_CHARS))

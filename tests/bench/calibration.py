@@ -9,11 +9,17 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import BLOCK_SIZE, FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100, Cost
+from locust_llm.simulator.scheduling.cost import (
+    BLOCK_SIZE,
+    FOUR_LLAMA_8B_H100,
+    LLAMA_8B_H100,
+    V0_LLAMA_8B_H100,
+    StepCostConstants,
+)
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 PROMPT_TOKENS, OUTPUT_TOKENS, SECONDS, MOST_OPEN = 204, 64, 60, 440
 SATURATED: Final = 0.97  # of the offered rate completed: below that the server is the limit
@@ -77,8 +83,8 @@ class Comparison:
         return (tpot, completed) if saturated else (tpot,)
 
 
-def simulate(point: Point, cost: Cost) -> Simulated:
-    config = Config(
+def simulate(point: Point, cost: StepCostConstants) -> Simulated:
+    config = SchedulerConfig(
         max_num_batched_tokens=8192,  # vLLM's default on an H100
         max_num_seqs=point.max_num_seqs,
         kv_tokens=cost.kv_tokens,
@@ -87,7 +93,7 @@ def simulate(point: Point, cost: Cost) -> Simulated:
     clock = VirtualClock()
     policy = POLICIES["chunked" if point.policy == "v1" else "prefill-first"]
     load = Virtual(clock, BatchEngine(Scheduler(config, policy, record=True), cost, clock), most_open=MOST_OPEN)
-    request = Request(PROMPT_TOKENS, OUTPUT_TOKENS, tuple(range(point.cached_prompt_tokens // BLOCK_SIZE)))
+    request = VirtualRequest(PROMPT_TOKENS, OUTPUT_TOKENS, tuple(range(point.cached_prompt_tokens // BLOCK_SIZE)))
     load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
     rows = load.run()
     return Simulated(
@@ -97,7 +103,9 @@ def simulate(point: Point, cost: Cost) -> Simulated:
     )
 
 
-def compare(cost: Cost, v0_cost: Cost, points: Iterable[Point] = H100_LLAMA_8B) -> list[Comparison]:
+def compare(
+    cost: StepCostConstants, v0_cost: StepCostConstants, points: Iterable[Point] = H100_LLAMA_8B
+) -> list[Comparison]:
     return [Comparison(point, simulate(point, v0_cost if point.policy == "v0" else cost)) for point in points]
 
 

@@ -5,13 +5,13 @@ from typing import Final
 
 from tabulate import tabulate
 
-from locust_llm.probe.canary import Round, load, observed
+from locust_llm.probe.canary import CanaryRound, estimate_background_load, measure_round
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 TOKENS: Final = 4000
 EVERY_S: Final = 20.0
@@ -20,37 +20,41 @@ WINDOW: Final = 15
 SEEDS: Final = range(2, 10)
 
 
-def session(rate: float, policy: str, budget: int, answer: int, rounds: int, seed: int = 1) -> list[Round]:
+def session(rate: float, policy: str, budget: int, answer: int, rounds: int, seed: int = 1) -> list[CanaryRound]:
     draw, clock = random.Random(seed), VirtualClock()
-    config = Config(max_num_batched_tokens=budget, max_num_seqs=256, kv_tokens=400_000, enable_prefix_caching=False)
+    config = SchedulerConfig(
+        max_num_batched_tokens=budget, max_num_seqs=256, kv_tokens=400_000, enable_prefix_caching=False
+    )
     engine = BatchEngine(Scheduler(config, POLICIES[policy], record=True), LLAMA_8B_H100, clock)
     virtual = Virtual(clock, engine, keep_tokens=True)
-    arrivals = [(5 + i * EVERY_S, Request(30, 64, kind="canary")) for i in range(rounds)]
+    arrivals = [(5 + i * EVERY_S, VirtualRequest(30, 64, kind="canary")) for i in range(rounds)]
     at = 0.0
     while rate and (at := at + draw.expovariate(rate)) < rounds * EVERY_S:
-        arrivals.append((at, Request(TOKENS, answer)))
+        arrivals.append((at, VirtualRequest(TOKENS, answer)))
     virtual.open_loop(sorted(arrivals, key=lambda one: one[0]))
     rows = sorted((row for row in virtual.run() if row.request.kind == "canary"), key=lambda row: row.sent_at)
-    return [observed(row.sent_at, [at - row.sent_at for at in row.token_at]) for row in rows]
+    return [measure_round(row.sent_at, [at - row.sent_at for at in row.token_at]) for row in rows]
 
 
 def prompt_s(policy: str, budget: int) -> float:
     """What a prompt takes from a stream: its steps, less those of a decode that they also are."""
     if policy == "prefill-first":
-        return step_s(LLAMA_8B_H100, [(0, TOKENS)])
+        return step_duration_s(LLAMA_8B_H100, [(0, TOKENS)])
     steps = [(done, min(budget - 1, TOKENS - done)) for done in range(0, TOKENS, budget - 1)]
-    return sum(step_s(LLAMA_8B_H100, [one], 1, 60) - step_s(LLAMA_8B_H100, [], 1, 60) for one in steps)
+    return sum(
+        step_duration_s(LLAMA_8B_H100, [one], 1, 60) - step_duration_s(LLAMA_8B_H100, [], 1, 60) for one in steps
+    )
 
 
 def row(policy: str, budget: int, answer: int, rate: float) -> list[object]:
     true, some = rate * prompt_s(policy, budget), session(rate, policy, budget, answer, 180)
-    found = load(some, some)
+    found = estimate_background_load(some, some)
     assert found is not None
     held = windows = 0
     for seed in SEEDS:
         other = session(rate, policy, budget, answer, 60, seed)
         for end in range(WINDOW, len(other) + 1, WINDOW):
-            part = load(other[end - WINDOW : end], other)
+            part = estimate_background_load(other[end - WINDOW : end], other)
             windows += 1
             held += part is not None and part.low is not None and part.low <= true <= (part.high or 0.0)
     ends = "-" if found.low is None or found.high is None else f"{found.low:.0%} to {found.high:.0%}"

@@ -25,7 +25,7 @@ from truth import Program, Sent, build, server
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
 
-from locust_llm.core.certificate import Certificate
+from locust_llm.core.certificate import MeasurementAccuracy
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
 
@@ -108,7 +108,7 @@ def one_run(program: Program, streams: int, seconds: int, condition: str, selfte
         run = load(sent.port, folder / "r", options, certificate=program.certificate if tls else None)
         stack.close()  # the server writes down what it knows
         said = json.loads((run.folder / "run.json").read_bytes())
-        certificate = read_run(run.folder).health[0].certificate or Certificate(missing="its process was lost")
+        certificate = read_run(run.folder).health[0].certificate or MeasurementAccuracy(missing="its process was lost")
         return Measured(
             run.records(), sent, said.get("plus_minus", {}), " ".join(map(str, run.verdict())), run.cpu_s,
             certificate.server_cpu_s, certificate.missing,

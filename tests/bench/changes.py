@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, changes, intervals
+from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, find_level_changes, seeded_intervals
 from locust_llm.results.history.index import runs_in
 
 FloatRows = NDArray[np.float64]
@@ -40,7 +40,7 @@ def largest(orders: FloatRows) -> FloatRows:
     sums = np.concatenate([zero, np.cumsum(orders, axis=1)], axis=1)
     squares = np.concatenate([zero, np.cumsum(orders.astype(float) ** 2, axis=1)], axis=1)
     found = np.zeros(len(orders))
-    for begin, end in intervals(count):
+    for begin, end in seeded_intervals(count):
         length = end - begin
         total = sums[:, end] - sums[:, begin]
         spread = (squares[:, end] - squares[:, begin]) * length - total**2
@@ -96,7 +96,7 @@ def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
     hits, total, alarms, apart, held, small = 0, 0, 0, list[int](), 0, [0, 0]
     for seed in range(seeds):
         values, truth = year(seed, phi)
-        found = changes(values)
+        found = find_level_changes(values)
         left = {change.at: change for change in found}
         for at, size in truth.items():
             total += 1
@@ -122,7 +122,7 @@ def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
 
 def alarms(years: int, phi: float, count: int = RUNS) -> tuple[float, float]:
     """(share of years with an alarm, alarms a year)."""
-    found = [len(changes(noise(Random(i), count, 0.03, phi=phi))) for i in range(years)]
+    found = [len(find_level_changes(noise(Random(i), count, 0.03, phi=phi))) for i in range(years)]
     return sum(map(bool, found)) / years, sum(found) / years
 
 
@@ -131,7 +131,7 @@ def daily(years: int, phi: float = 0.0) -> float:
     with_one = 0
     for i in range(years):
         values = noise(Random(i), 2 * RUNS, 0.03, phi=phi)
-        with_one += any(changes(values[n - RUNS : n]) for n in range(RUNS, 2 * RUNS))
+        with_one += any(find_level_changes(values[n - RUNS : n]) for n in range(RUNS, 2 * RUNS))
     return with_one / years
 
 
@@ -142,7 +142,14 @@ def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
         values = noise(Random(seed), 160, sigma)
         values[100:] = [v * (1 + size) for v in values[100:]]
         found.append(
-            next((n for n in range(1, 60) if any(abs(c.at - 100) <= NEAR for c in changes(values[: 100 + n]))), 60)
+            next(
+                (
+                    n
+                    for n in range(1, 60)
+                    if any(abs(c.at - 100) <= NEAR for c in find_level_changes(values[: 100 + n]))
+                ),
+                60,
+            )
         )
     return sorted(found)
 

@@ -26,10 +26,10 @@ from locust_llm.probe.diagnosis import (
     PREFILL_FIRST,
     STATIC,
     Diagnosis,
-    diagnose,
+    diagnose_scheduler,
 )
-from locust_llm.probe.schedule import Bounds
-from locust_llm.probe.symptoms import symptoms
+from locust_llm.probe.schedule import ProbeBounds
+from locust_llm.probe.symptoms import measure_probe
 
 GPUS: Final = ("h100", "a100-40", "a40")
 NOISES: Final = {
@@ -54,7 +54,7 @@ class Kind(NamedTuple):
     budget: int | None = None
     slots: int | None = None
     about: str = ""
-    bounds: Bounds = Bounds()
+    bounds: ProbeBounds = ProbeBounds()
     more: Noise = Noise()
     """Beside the level of noise."""
 
@@ -175,7 +175,7 @@ def untellable() -> Iterator[Kind]:
     """Where nothing can be told, that must be said."""
     for tokens in (1000, 2000):
         for budget in (512, 8192):
-            bounds, about = Bounds(longest_tokens=tokens), f"prompts of at most {tokens:,} tokens"
+            bounds, about = ProbeBounds(longest_tokens=tokens), f"prompts of at most {tokens:,} tokens"
             yield Kind(CANNOT_TELL, Server(budget=budget), about=about, bounds=bounds)
     for tokens in (2, 4, 8):
         for server in (Server(budget=512), Server(policy="prefill-first"), Server(policy="disaggregated")):
@@ -201,7 +201,7 @@ def unusual() -> Iterator[Kind]:
             yield changed(kind, f"context of {tokens}", max_len=tokens)
         yield changed(kind, "no prefix caching", caching=False)
         for decoders in (1, 2, 6):
-            yield kind._replace(about=f"{decoders} decoders", bounds=Bounds(decoders=decoders))
+            yield kind._replace(about=f"{decoders} decoders", bounds=ProbeBounds(decoders=decoders))
         for micros in (0.5, 3.0):
             yield kind._replace(about=f"tokenized at {micros:g} us a token", more=Noise(reading_s=micros * 1e-6))
         yield kind._replace(about="1.3 tokens a step", more=Noise(guessed=0.3))
@@ -236,9 +236,9 @@ def probe(cell: Cell) -> Said:
     both = Noise(
         **(noise | {name: value for name, value in vars(kind.more).items() if value != getattr(Noise(), name)})
     )
-    found = symptoms(probed(kind.server, both, cell.seed, kind.bounds))
+    found = measure_probe(probed(kind.server, both, cell.seed, kind.bounds))
     burst = len(found.bursts[-1].ttft_s) if found.bursts else 0
-    return Said(cell, diagnose(found), found.longest, burst)
+    return Said(cell, diagnose_scheduler(found), found.longest, burst)
 
 
 def shares(said: Iterable[Said]) -> str:
@@ -284,7 +284,7 @@ def report(title: str, said: list[Said]) -> str:
 TWICE: Final = (
     Kind(PREFILL_FIRST, Server(policy="prefill-first")), Kind(CHUNKED, Server(budget=512), 512, 1),
     Kind(CHUNKED, Server(budget=2048), 2048, 1),
-    Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1, bounds=Bounds(longest_tokens=8000)),
+    Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1, bounds=ProbeBounds(longest_tokens=8000)),
     Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
 )  # fmt: skip
 TRIED: Final = 7600
@@ -313,8 +313,8 @@ def apart(values: list[float]) -> list[float]:
 
 def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]:
     """The name, and the figures that there are."""
-    found = symptoms(probed(kind.server, noise, seed, kind.bounds))
-    said, stalls = diagnose(found), found.of("stall", TRIED)
+    found = measure_probe(probed(kind.server, noise, seed, kind.bounds))
+    said, stalls = diagnose_scheduler(found), found.of("stall", TRIED)
     alone_s, budget = found.alone_s(TRIED), said.budget and said.budget[1]
     stall_s = median(stall.longest_s for stall in stalls) if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL) else None
     some = {"alone": alone_s, "stall": stall_s, "token": found.token_s, "budget": budget}

@@ -20,11 +20,11 @@ from support.probing import Noise, Server, probed
 from support.sweeping import Lengths, chat, stage, swept
 from tabulate import tabulate
 
-from locust_llm.probe.diagnosis import diagnose
-from locust_llm.probe.symptoms import symptoms
-from locust_llm.twin.drift.check import Drift, drift, loads_of, null, reference
-from locust_llm.twin.fit import fit
-from locust_llm.twin.seen import Stage, episodes_of
+from locust_llm.probe.diagnosis import diagnose_scheduler
+from locust_llm.probe.symptoms import measure_probe
+from locust_llm.twin.drift.check import Drift, check_drift, loads_of, null, reference
+from locust_llm.twin.fit import fit_twin
+from locust_llm.twin.seen import ObservedStage, episodes_of
 from locust_llm.twin.twin import Twin
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -85,7 +85,7 @@ class Load(NamedTuple):
     """Seed of their lengths."""
 
 
-def minute(server: Server, noise: Noise, seed: int, loads: Sequence[Load]) -> list[Stage]:
+def minute(server: Server, noise: Noise, seed: int, loads: Sequence[Load]) -> list[ObservedStage]:
     return [
         stage(server, noise, 100 * seed + i, one.users, lengths_of(one.lengths), count=one.count)
         for i, one in enumerate(loads)
@@ -104,7 +104,7 @@ def loads(server: Server, noise: Noise, users: Sequence[int], seed: int) -> Iter
 def twin_of(server: Server, noise: Noise, seed: int) -> Twin:
     results = probed(server, noise, seed)
     stages = swept(server, noise, seed, SWEEP)
-    twin = fit(diagnose(symptoms(results)), episodes_of(results), stages)
+    twin = fit_twin(diagnose_scheduler(measure_probe(results)), episodes_of(results), stages)
     return msgspec.structs.replace(twin, reference=reference(twin.model, stages))
 
 
@@ -128,7 +128,7 @@ def checked(server: Server, noise: Noise, twin: Twin, still: int, changed: int) 
             other = kind.of(server, noise)
             times = (changed if some < SETS else 0) if kind.right else min(IN_A_ROW, still - some * IN_A_ROW)
             for _ in range(times if other is not None else 0):
-                yield _found(kind, drift(known, minute(*other, next(seeds), asked)))  # type: ignore[misc]
+                yield _found(kind, check_drift(known, minute(*other, next(seeds), asked)))  # type: ignore[misc]
 
 
 def report(found: Sequence[Found]) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import gevent
 from support.scripted import Row, Scripted, stream
 
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.core.record import OK, Record
 
@@ -53,7 +53,7 @@ def run(server: Scripted, prefill_ms: float, seconds: float) -> None:
     def user(_: int) -> None:
         line = UserConnection()
         while requests:
-            records.append(exchange(line, gate, requests.pop(), 0.0))
+            records.append(exchange_request(line, gate, requests.pop(), 0.0))
         line.close()
 
     gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.twin import file
 from locust_llm.twin.figures import FIGURES
-from locust_llm.twin.model import Cost, Model, Settings
+from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.twin.twin import FIGURES as GOOD
 from locust_llm.twin.twin import Origin, Ranges, Trust, Twin
 
@@ -25,7 +25,7 @@ def twin() -> Twin:
     model, gpu = H100.model, H100.gpu
     bandwidth = gpu.bandwidth * H100.bandwidth_efficiency
     weights_s, token_s = model.weight_bytes / bandwidth, 2 * model.parameters / (gpu.flops * H100.mfu)
-    cost = Cost(
+    cost = StepCosts(
         fixed_s=weights_s + H100.step_overhead_s,
         token_s=token_s,
         free_tokens=weights_s / token_s,
@@ -33,12 +33,12 @@ def twin() -> Twin:
         context_s=model.kv_bytes_per_token / bandwidth,
         pair_s=4 * model.num_layers * model.hidden_size / (gpu.flops * H100.attention_mfu),
     )
-    settings = Settings(
+    settings = SchedulerSettings(
         policy="chunked", max_num_batched_tokens=gpu.max_num_batched_tokens, max_num_seqs=gpu.max_num_seqs,
         kv_tokens=H100.kv_tokens,
     )  # fmt: skip
     return Twin(
-        model=Model(settings=settings, cost=cost),
+        model=ServerModel(settings=settings, cost=cost),
         trust=Trust(
             verdict=GOOD, error=0.0, errors=dict.fromkeys(FIGURES, ERROR),
             reasons=("written from the simulator's costs, a twin of the simulator and of no real server",),
@@ -49,4 +49,4 @@ def twin() -> Twin:
 
 
 if __name__ == "__main__":
-    file.write(twin(), Path(sys.argv[1]))
+    file.write_twin(twin(), Path(sys.argv[1]))

@@ -30,16 +30,16 @@ from tabulate import tabulate
 
 from locust_llm.report.analysis import correlation
 from locust_llm.report.analysis.compare import difference_ends
-from locust_llm.report.analysis.correlation import Interval
-from locust_llm.report.analysis.slo_figures import Found
-from locust_llm.run.control.early_stop import Count, Mean
+from locust_llm.report.analysis.correlation import ConfidenceInterval
+from locust_llm.report.analysis.slo_figures import ObservedValue
+from locust_llm.run.control.early_stop import MeanMonitor, ShareMonitor
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from locust_llm.slo.intervals import TAIL, binomial_cdf, binomial_shares, needed, ranks
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.slo.intervals import TAIL, binomial_cdf, binomial_shares, count_needed_values, find_interval_ranks
 
 Runs = NDArray[np.float64]
 """(runs, requests): latencies in the order of their sends."""
@@ -50,7 +50,7 @@ GOOD: Final = 0.9
 OFF: Final = (0.1, 0.2, 0.4)
 NEAR: Final = 0.03
 FAR: Final = 5.0
-SERVER: Final = Config(max_num_batched_tokens=2048, max_num_seqs=128, kv_tokens=400_000)
+SERVER: Final = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=128, kv_tokens=400_000)
 SECTIONS: Final = 10
 STUDENT: Final = 2.2621571628
 """97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
@@ -118,7 +118,7 @@ def _simulated(rate_per_s: float, users: int, seed: int, count: int) -> list[flo
     load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock))
     warmup = count // 2 if rate_per_s else users
     requests = [
-        Request(min(int(random.lognormvariate(7.0, 0.8)), 8000), random.randrange(10, 60))
+        VirtualRequest(min(int(random.lognormvariate(7.0, 0.8)), 8000), random.randrange(10, 60))
         for _ in range(count + warmup)
     ]
     if rate_per_s:
@@ -157,28 +157,32 @@ CELLS: Final = (
 # -- methods -------------------------------------------------------------------------------------------------------------
 
 
-def ours(figure: str, values: Runs) -> Interval:
+def ours(figure: str, values: Runs) -> ConfidenceInterval:
     if figure == "mean":
-        return correlation.of_mean(values)
-    return correlation.of_share(values) if figure == "share" else correlation.of_percentile(values, float(figure[1:]))
+        return correlation.estimate_mean_interval(values)
+    return (
+        correlation.estimate_share_interval(values)
+        if figure == "share"
+        else correlation.estimate_percentile_interval(values, float(figure[1:]))
+    )
 
 
-def as_independent(figure: str, values: Runs) -> Interval:
+def as_independent(figure: str, values: Runs) -> ConfidenceInterval:
     if figure == "mean":
         return sections(figure, values)
     if figure == "share":
-        return Interval(*binomial_shares(float(values.sum()), len(values), TAIL, TAIL))
-    (low, high), ordered = ranks(len(values), float(figure[1:])), np.sort(values)
-    return Interval(
+        return ConfidenceInterval(*binomial_shares(float(values.sum()), len(values), TAIL, TAIL))
+    (low, high), ordered = find_interval_ranks(len(values), float(figure[1:])), np.sort(values)
+    return ConfidenceInterval(
         float(ordered[low - 1]) if low else None, float(ordered[high - 1]) if high <= len(ordered) else None
     )
 
 
-def sections(figure: str, values: Runs) -> Interval:
+def sections(figure: str, values: Runs) -> ConfidenceInterval:
     """Around the figure of the whole run (Asmussen and Glynn, Stochastic Simulation, 2007, section III.5)."""
     whole, each = _point(figure, values), [_point(figure, some) for some in np.array_split(values, SECTIONS)]
     reach = STUDENT * math.sqrt(sum((one - whole) ** 2 for one in each) / (SECTIONS - 1) / SECTIONS)
-    return Interval(max(0.0, whole - reach), whole + reach)
+    return ConfidenceInterval(max(0.0, whole - reach), whole + reach)
 
 
 METHODS: Final = {"ours": ours, "as if independent": as_independent, "ten sections": sections}
@@ -217,7 +221,7 @@ class Result(NamedTuple):
     oracle_found: float
 
 
-def result(figure: str, runs: Runs, method: Callable[[str, Runs], Interval]) -> Result:
+def result(figure: str, runs: Runs, method: Callable[[str, Runs], ConfidenceInterval]) -> Result:
     everything = np.sort(runs, axis=None)
     if figure == "share":
         good_s = everything[int(GOOD * len(everything))]
@@ -244,7 +248,7 @@ def result(figure: str, runs: Runs, method: Callable[[str, Runs], Interval]) -> 
         float((low > truth).mean()), float((high < truth - NEAR * scale).mean()),
         float((low > truth + NEAR * scale).mean()), tuple(above), tuple(oracle), tuple(best),
         float((high < FAR * truth).mean()), float(np.mean([one.short for one in found])),
-        float(np.mean([bool(correlation.trend(run)) for run in runs])) if figure == "p50" else math.nan,
+        float(np.mean([bool(correlation.detect_trend(run)) for run in runs])) if figure == "p50" else math.nan,
         *_pairs(points, found, error),
     )  # fmt: skip
 
@@ -269,7 +273,7 @@ def _few(size: int, share: float, true: float) -> float:
     return binomial_cdf(some - 1, size, true)
 
 
-def _pairs(points: Runs, found: list[Interval], error: float) -> tuple[float, float, float]:
+def _pairs(points: Runs, found: list[ConfidenceInterval], error: float) -> tuple[float, float, float]:
     """(A/A, A/B of 5 %, what an oracle finds of that)."""
     half = len(points) // 2
     called = [0, 0]
@@ -279,8 +283,8 @@ def _pairs(points: Runs, found: list[Interval], error: float) -> tuple[float, fl
             ends = None in (*old.ends, *new.ends)
             if ends or old.low is None or new.low is None or old.high is None or new.high is None:
                 continue
-            a = Found(points[i], old.ends)
-            b = Found(points[half + i] * factor, (new.low * factor, new.high * factor))
+            a = ObservedValue(points[i], old.ends)
+            b = ObservedValue(points[half + i] * factor, (new.low * factor, new.high * factor))
             low, high = difference_ends(a, b)
             called[k] += low is not None and high is not None and not low <= 0 <= high
     normal = NormalDist()
@@ -333,11 +337,11 @@ def page(results: list[tuple[Cell, dict[str, list[Result]]]], name: str) -> str:
 def ended(figure: str, values: Runs, limit: float) -> float:
     """After how many requests ``abort:`` ends this run; infinite if it does not."""
     if figure == "mean":
-        mean = Mean(limit, 1.0, "", 1.0)
+        mean = MeanMonitor(limit, 1.0, "", 1.0)
         add, broken = lambda value: mean.add(value, 1), mean.broken
     else:
         share = 1 - GOOD if figure == "share" else 1 - float(figure[1:]) / 100
-        count = Count(share, SECTIONS if figure == "share" else needed(float(figure[1:])))
+        count = ShareMonitor(share, SECTIONS if figure == "share" else count_needed_values(float(figure[1:])))
         add, broken = lambda value: count.add(value >= limit, value), count.broken
     for i, value in enumerate(values.tolist(), 1):
         add(value)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import Record
 
 HERE = Path(__file__).parent
@@ -79,7 +79,7 @@ class Load:
         return sum(max(sender.memory_kb) for sender in self.senders)
 
     def records(self) -> list[Record]:
-        return [parse_line(line) for line in (self.folder / "profile_export.jsonl").read_bytes().splitlines()]
+        return [parse_record_line(line) for line in (self.folder / "profile_export.jsonl").read_bytes().splitlines()]
 
     def verdict(self) -> tuple[str | None, str]:
         """(the level, with its reasons as the console shows them); None where the report failed."""

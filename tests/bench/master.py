@@ -20,9 +20,9 @@ import zmq
 from load import CHAT
 
 from locust_llm.core.record import Record
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.run.gate_messages import GateStatus, Share
-from locust_llm.run.greeting import greeting
+from locust_llm.run.greeting import make_hello
 from locust_llm.run.protocol import (
     TO_CONTROL,
     TO_SENDER,
@@ -35,11 +35,11 @@ from locust_llm.run.protocol import (
     Renewal,
     RequestsWanted,
     Status,
-    to_sender,
+    unpack_to_worker,
 )
 from locust_llm.run.protocol import Message as LlmMessage
-from locust_llm.run.protocol import pack as pack_message
-from locust_llm.run.worker.outbox import BATCH_RECORDS, pack
+from locust_llm.run.protocol import pack_message as pack_message
+from locust_llm.run.worker.outbox import BATCH_RECORDS, pack_record
 
 STATUS_S = 0.25
 
@@ -65,7 +65,7 @@ class Worker:
         self.socket.setsockopt(zmq.IDENTITY, self.name.encode())
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
-        self.hello, self.per_s, self.packed = hello, per_s, pack(a_record(self.name, chunks))
+        self.hello, self.per_s, self.packed = hello, per_s, pack_record(a_record(self.name, chunks))
         self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = 0, -1, 0, 0, 0, 0
         self.began_at: float | None = None
         self.over = False
@@ -89,7 +89,7 @@ class Worker:
                 self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
                 self.began_at = self.began_at or time.monotonic()
             elif message.type == TO_SENDER:
-                epoch, message, number = to_sender(data)
+                epoch, message, number = unpack_to_worker(data)
                 self.heard = max(self.heard, number)
                 self.obey(epoch, message)
             elif message.type == "quit":
@@ -137,13 +137,16 @@ def main() -> None:
     sys.path.insert(0, str(CHAT.parent))
     from chat import ChatUser
 
-    hello = greeting([ChatUser])
+    hello = make_hello([ChatUser])
     for count in map(int, options.workers.split(",")):
         one_master(hello, count, options)
 
 
 def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as name, simulator() as url:  # it is asked for its models, and nothing else
+    with (
+        tempfile.TemporaryDirectory() as name,
+        start_simulator() as url,
+    ):  # it is asked for its models, and nothing else
         command = [
             sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url, "--no-probe", "-u", "480",
             "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master", "--master-bind-port",

@@ -16,9 +16,9 @@ from random import Random
 
 import numpy as np
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import Record
-from locust_llm.load.pictures import png
+from locust_llm.load.pictures import begin_png
 
 RATE = 20
 SIDE = 1160
@@ -62,7 +62,7 @@ def late_ms(port: int, folder: Path, seconds: int, more: list[str]) -> tuple[np.
         "--no-server-metrics", "--output-tokens-mean", "2", "--report-dir", str(folder), *more,
     ]  # fmt: skip
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    records = list(map(parse_line, (folder / "profile_export.jsonl").read_bytes().splitlines()))
+    records = list(map(parse_record_line, (folder / "profile_export.jsonl").read_bytes().splitlines()))
     return np.array([1e3 * (r.sent_at - r.due_at) for r in records if r.sent_at is not None]), records
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     port = listener.getsockname()[1]
     server = multiprocessing.get_context("fork").Process(target=serve, args=(listener,), daemon=True)
     server.start()
-    one = png(SIDE, SIDE, Random(1)).finished(Random(1))
+    one = begin_png(SIDE, SIDE, Random(1)).finished(Random(1))
     print(f"a picture of {SIDE} x {SIDE}: {one.size / 1e6:.2f} MB, {len(bytes(one.url)) / 1e6:.2f} MB in the request")
     print("| requests | MB each | sent late p50 (ms) | p99 (ms) | most (ms) | ok |")
     for number in range(args.times):

@@ -25,9 +25,9 @@ from support.burners import burners
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
 from locust_llm.report.analysis import judge
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.slo.client_verdict import ClientVerdict
 
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40
 OFF = (0.8, 0.95, 1.05, 1.2)
@@ -49,7 +49,7 @@ def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np
 
 def one_run(
     program: Program, streams: int, burning: int, seconds: int
-) -> tuple[Verdict | None, float, list[tuple[str, float, str, str, bool]]]:
+) -> tuple[ClientVerdict | None, float, list[tuple[str, float, str, str, bool]]]:
     """(verdict, merged share, for each rule: figure, how far off, status without the bounds, status with them, it holds)."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, stagger = Path(name), ("-s", str(STAGGER_MS * 1000))
@@ -70,10 +70,10 @@ def one_run(
         for limit in [value * off]
     ]
     run = replace(run, settings=replace(run.settings, slo=tuple(rule for *_, rule in asked)))
-    columns = collect(records)
-    after = summarise(columns, run, 0, records)
+    columns = collect_columns(records)
+    after = summarise_run(columns, run, 0, records)
     with patch.object(judge, "_bounded", lambda *_: None):
-        before = summarise(columns, run, 0, records)
+        before = summarise_run(columns, run, 0, records)
     merged = after.counts.merged_chunks / max(after.counts.chunks, 1)
     statuses = zip(asked, before.slos, after.slos, strict=True)
     return (

@@ -18,13 +18,13 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.records import a_run, answered
 
-from locust_llm.core.certificate import Certificate, bounds
+from locust_llm.core.certificate import MeasurementAccuracy, compute_error_bounds
 from locust_llm.core.histogram import Histogram
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.report.analysis import judge
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def read(stamped: Floats, seen_at: Floats, look: Floats) -> tuple[tuple[int, ...
     return tuple(chunk_us), tuple(merged)
 
 
-def certificate(rng: np.random.Generator, noise_s: float) -> Certificate:
+def certificate(rng: np.random.Generator, noise_s: float) -> MeasurementAccuracy:
     """Of 60 sends and 500 gaps."""
     ttft, gap = Histogram(), Histogram()
     for histogram, off_s in (
@@ -80,7 +80,7 @@ def certificate(rng: np.random.Generator, noise_s: float) -> Certificate:
     ):
         for one in np.ceil(off_s * 1e6) + 1:
             histogram.add(int(one))
-    return Certificate(streams=60, chunks=500, ttft=bounds(ttft), gap=bounds(gap))
+    return MeasurementAccuracy(streams=60, chunks=500, ttft=compute_error_bounds(ttft), gap=compute_error_bounds(gap))
 
 
 def errors(rng: np.random.Generator, count: int, noise_s: float) -> Floats:
@@ -112,12 +112,12 @@ def one_run(seed: int) -> tuple[str, float, list[Judged]]:
         for metric, p in FIGURES
         for off in OFF
     ]
-    health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=certificate(rng, noise_s))
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=certificate(rng, noise_s))
     run = replace(a_run(slo=tuple(rule for *_, rule in asked)), health=(health,))
-    columns = collect(records)
-    summary = summarise(columns, run, 0, records)
+    columns = collect_columns(records)
+    summary = summarise_run(columns, run, 0, records)
     with patch.object(judge, "_bounded", lambda *_: None):
-        without = summarise(columns, run, 0, records)
+        without = summarise_run(columns, run, 0, records)
     found = [
         Judged(figure, off, rule, before.status, after.status, "PASS" if off > 1 else "FAIL")
         for (figure, off, rule), before, after in zip(asked, without.slos, summary.slos, strict=True)

@@ -15,23 +15,28 @@ from typing import Final
 
 import numpy as np
 
-from locust_llm.core.arms import BASE, CANDIDATE, order
+from locust_llm.core.arms import BASE, CANDIDATE, order_blocks
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import TIME_UP
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.compare import change
-from locust_llm.report.analysis.pairs.paired import difference, figures_of, paired, student
-from locust_llm.report.analysis.selection import Floats, Selection
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.compare import measure_change
+from locust_llm.report.analysis.pairs.paired import (
+    compare_arms,
+    compute_arm_difference,
+    list_compared_figures,
+    student_t_975,
+)
+from locust_llm.report.analysis.selection import Floats, RequestSelection
 from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.window import RateWindow
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 
 PAIRS: Final = 12
 BLOCK_S: Final = 10.0
@@ -58,18 +63,18 @@ def whole(blocks: Blocks) -> Floats:
 
 def log_ratios(blocks: Blocks) -> Floats:
     each = stats(blocks)
-    return np.array([difference(each[:, :, i], relative=True).ratio for i in range(len(STATS))])[:, 1:] - 1
+    return np.array([compute_arm_difference(each[:, :, i], relative=True).ratio for i in range(len(STATS))])[:, 1:] - 1
 
 
 def differences(blocks: Blocks) -> Floats:
     each = stats(blocks)
-    return np.array([difference(each[:, :, i], relative=False).difference[1:] for i in range(len(STATS))])
+    return np.array([compute_arm_difference(each[:, :, i], relative=False).difference[1:] for i in range(len(STATS))])
 
 
 def sectioning(blocks: Blocks) -> Floats:
     """Around the difference of all values together."""
     each, n, middle = stats(blocks), len(blocks), whole(blocks)
-    reach = np.sqrt(((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n) * student(n - 1)
+    reach = np.sqrt(((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n) * student_t_975(n - 1)
     return np.column_stack([middle - reach, middle + reach])
 
 
@@ -77,7 +82,7 @@ def pooled_bootstrap(blocks: Blocks) -> Floats:
     """Pairs drawn with replacement, the difference of what all their values come to; widened for how few they are."""
     n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
     draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
-    spread = middle + (draws - middle) * (student(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1)))
+    spread = middle + (draws - middle) * (student_t_975(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1)))
     return np.percentile(spread, (2.5, 97.5), axis=0).T
 
 
@@ -161,12 +166,14 @@ class World:
         self._slower = {BASE: 1.0, CANDIDATE: slower}
 
     def _server(self) -> Virtual:
-        config = Config(max_num_batched_tokens=8192, max_num_seqs=8, kv_tokens=200_000, enable_prefix_caching=False)
+        config = SchedulerConfig(
+            max_num_batched_tokens=8192, max_num_seqs=8, kv_tokens=200_000, enable_prefix_caching=False
+        )
         return Virtual(
             self.clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, self.clock)
         )
 
-    def block(self, arm: str, lengths: str, seconds: float, rate: float) -> list[Row]:
+    def block(self, arm: str, lengths: str, seconds: float, rate: float) -> list[VirtualResult]:
         """Arrivals for so many seconds, and all that comes of them."""
         load, began, random = self.loads[arm], self.clock.now, Random(lengths)
         load.rows = []
@@ -179,17 +186,17 @@ class World:
                 self.clock.call_at(self.clock.now + 0.5, blow)
 
         blow()
-        arrivals, at = list[tuple[float, Request]](), began
+        arrivals, at = list[tuple[float, VirtualRequest]](), began
         while (at := at + random.expovariate(rate)) < began + seconds:
             prompt, output = (max(1, round(random.gauss(mean, spread))) for mean, spread in ((550, 200), (100, 30)))
-            arrivals.append((at, Request(prompt, max(2, output))))
+            arrivals.append((at, VirtualRequest(prompt, max(2, output))))
         load.open_loop(arrivals)
         self.clock.run()
         self.clock.now = max(self.clock.now, began + seconds)
         return list(load.rows)
 
 
-def record(row: Row, **labels: object) -> Record:
+def record(row: VirtualResult, **labels: object) -> Record:
     us = tuple(round((at - row.sent_at) * 1e6) for at in (row.first_at, row.done_at))
     fields = {
         "id": "a", "clock_offset_s": 0.0, "due_at": row.asked_at, "asked_at": row.asked_at, "sent_at": row.sent_at,
@@ -202,7 +209,7 @@ def record(row: Row, **labels: object) -> Record:
 def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
     """What is called of each figure, and of all together."""
     world, records, stages = World(seed, slower), list[Record](), list[Stage]()
-    for number, block in enumerate(order(PAIRS, seed), 1):
+    for number, block in enumerate(order_blocks(PAIRS, seed), 1):
         began = world.clock.now
         for row in world.block(block.arm, f"{seed}/{block.pair}", BLOCK_S, rate):
             phase = "profiling" if block.pair and row.asked_at >= began + WASHOUT_S else "warmup"
@@ -215,8 +222,8 @@ def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
         )  # fmt: skip
     settings = Settings(aa=True, request_rate=rate, block_duration=BLOCK_S, washout=WASHOUT_S)
     run = Run(name="a", settings=settings, started_at=0.0, profiling_at=0.0, stages=tuple(stages))
-    requests = collect(sorted(records, key=lambda one: one.closed_at)).requests
-    found, _ = paired(Selection(requests, np.ones(len(requests), np.bool_)), run, None)
+    requests = collect_columns(sorted(records, key=lambda one: one.closed_at)).requests
+    found, _ = compare_arms(RequestSelection(requests, np.ones(len(requests), np.bool_)), run, None)
     return {figure.label: figure.word for figure in found.figures} | {"verdict": found.verdict}
 
 
@@ -229,12 +236,12 @@ def one_after_the_other(seed: int, slower: float, rate: float) -> dict[str, str]
         began, seconds = world.clock.now, (PAIRS + 1) * BLOCK_S
         rows = world.block(arm, f"{seed}/{arm}", seconds, rate)
         records = [record(row) for row in rows if row.asked_at >= began + WASHOUT_S]
-        requests = collect(records).requests
-        main = Selection(requests, np.ones(len(requests), np.bool_))
+        requests = collect_columns(records).requests
+        main = RequestSelection(requests, np.ones(len(requests), np.bool_))
         sides.append(Evaluation(main, run, None, None, records, main, RateWindow(main.span())))
     found = {}
-    for rule in figures_of(run):
-        word = change(rule, *sides).word(rule)
+    for rule in list_compared_figures(run):
+        word = measure_change(rule, *sides).word(rule)
         found[f"{rule.metric} {rule.stat}".strip()] = word.removeprefix("hardly ")
     return found
 

@@ -30,7 +30,7 @@ from tabulate import tabulate
 from truth import Program, Sent, build, server
 
 from locust_llm.results.figures import Distribution, Figures
-from locust_llm.results.formats.known import UnknownFormat, read
+from locust_llm.results.formats.known import UnknownFormat, read_figures
 
 LIMIT_S: Final = 110
 """Of one tool and row; who takes longer has failed."""
@@ -77,7 +77,7 @@ def measure(program: Program, tool: Tool, load: Load, home: Path) -> Measured:
         done.server_cpu_us = sent.cpu_us / max(1, sent.tokens)
         if not done.why:
             try:
-                said = read(tool.result(out))[0]
+                said = read_figures(tool.result(out))[0]
             except (OSError, UnknownFormat, StopIteration) as error:
                 done.why = f"no result: {error}"
             else:

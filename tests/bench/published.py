@@ -13,35 +13,35 @@ from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, 
 from tabulate import tabulate
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.twin.cost_fit import fit_cost
 from locust_llm.twin.engine import engine
-from locust_llm.twin.model import Cost, Model, Settings
-from locust_llm.twin.seen import Seen, Stage
+from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
+from locust_llm.twin.seen import ObservedRequest, ObservedStage
 
 MOST: Final = 600
 """Requests of a row that are replayed for the fit: its means are all that there is."""
 
 
-def stage(point: Point) -> Stage:
+def stage(point: Point) -> ObservedStage:
     """Requests that all have the means of a row."""
     ttft_s, gap_s = point.ttft_ms / 1e3, point.tpot_ms / 1e3
     count = min(MOST, round(SECONDS * point.rate_per_s))
     prompt = PROMPT_TOKENS - point.cached_prompt_tokens
     seen = (
-        Seen(
+        ObservedRequest(
             at, (at + ttft_s, *(at + ttft_s + gap_s * (i + 1) for i in range(OUTPUT_TOKENS - 1))), prompt, OUTPUT_TOKENS
         )
         for at in (number / point.rate_per_s for number in range(count))
     )
-    return Stage(users=0, rate=point.rate_per_s, requests=tuple(seen))
+    return ObservedStage(users=0, rate=point.rate_per_s, requests=tuple(seen))
 
 
-def said(model: Model, point: Point) -> tuple[float, float, float]:
+def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
     """TTFT and TPOT in ms, requests a second, as the table was measured."""
     clock = VirtualClock()
     load = Virtual(clock, engine(model, clock), most_open=MOST_OPEN)
-    request = Request(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
+    request = VirtualRequest(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
     load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
     rows = load.run()
     done = len(rows) / max(row.done_at for row in rows)
@@ -50,9 +50,9 @@ def said(model: Model, point: Point) -> tuple[float, float, float]:
 
 def table(points: Sequence[Point], fitted: Sequence[int]) -> Iterator[list[str]]:
     policy = "chunked" if points[0].policy == "v1" else "prefill-first"
-    begin = Model(
-        settings=Settings(policy=policy, max_num_batched_tokens=8192, max_num_seqs=points[0].max_num_seqs),
-        cost=Cost(fixed_s=0.007, token_s=3e-5),
+    begin = ServerModel(
+        settings=SchedulerSettings(policy=policy, max_num_batched_tokens=8192, max_num_seqs=points[0].max_num_seqs),
+        cost=StepCosts(fixed_s=0.007, token_s=3e-5),
     )
     model = fit_cost(begin, [], [stage(points[number]) for number in fitted]).model
     for number, point in enumerate(points):

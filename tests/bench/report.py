@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.server_times import SPANS
@@ -122,7 +122,7 @@ def folder(path: Path, count: int) -> int:
     )
     write_run(path, run)
     with (path / "profile_export.jsonl").open("wb") as file:
-        file.writelines(line(record) + b"\n" for record in records(count))
+        file.writelines(format_record_line(record) + b"\n" for record in records(count))
         return file.tell()
 
 

@@ -19,13 +19,13 @@ from random import Random
 import psutil
 from tabulate import tabulate
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 TOKENS = (100, 400)  # of an answer, evenly: equal ones would all end at the same moment
 RANDOM = Random(1)
@@ -81,7 +81,7 @@ def tokens(url: str) -> float:
 
 def streaming(users: int, prompt_words: int, seconds: float, time_scale: float) -> list[str]:
     os.sched_setaffinity(0, {0})  # inherited
-    with simulator("--time-scale", str(time_scale)) as url:
+    with start_simulator("--time-scale", str(time_scale)) as url:
         os.sched_setaffinity(0, set(range(1, os.cpu_count() or 2)))
         process = next(c for c in psutil.Process().children() if "locust_llm.simulator" in " ".join(c.cmdline()))
         began, cpu, count = time.monotonic(), sum(process.cpu_times()[:2]), tokens(url)
@@ -94,17 +94,17 @@ def streaming(users: int, prompt_words: int, seconds: float, time_scale: float) 
     ]  # fmt: skip
 
 
-def requests(count: int) -> Iterator[Request]:
+def requests(count: int) -> Iterator[VirtualRequest]:
     """Of 150 to 250 tokens, 128 of them the same in all, each with its own blocks after those."""
     random, shared = Random(1), tuple(range(8))
     for number in range(count):
         prompt = 150 + random.randrange(100)
         own = range(1000 * number + 1000, 1000 * number + 992 + prompt // 16)
-        yield Request(prompt, 100, (*shared, *own))
+        yield VirtualRequest(prompt, 100, (*shared, *own))
 
 
 def virtual(count: int, users: int) -> str:
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=LLAMA_8B_H100.kv_tokens, enable_prefix_caching=True
     )
     clock = VirtualClock()

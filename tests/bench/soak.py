@@ -30,9 +30,9 @@ import requests
 from support import hostile
 from tabulate import tabulate
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 FAULTS: Final = {
     "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable", "error=5": "stream_error",
@@ -69,7 +69,7 @@ from gevent import Greenlet
 from locust import constant, events, task
 
 from locust_llm import LLMUser
-from locust_llm.run.worker.sender import sender_of
+from locust_llm.run.worker.sender import get_worker_context
 
 FAULTS, RATE, HOSTILE, HOSTILE_USERS, HOSTILE_URL = json.loads(os.environ["SOAKED"])
 dice = random.Random(1)
@@ -111,7 +111,7 @@ def watch(environment, **kw):
             while True:
                 gevent.sleep(2)
                 gc.collect()
-                gate = sender_of(environment).gate
+                gate = get_worker_context(environment).gate
                 greenlets = sum(isinstance(thing, Greenlet) and not thing.dead for thing in gc.get_objects())
                 print(json.dumps({
                     "at_s": time.monotonic(), "running": environment.runner.state in ("spawning", "running"),
@@ -141,7 +141,10 @@ def soak(
 ) -> tuple[list[dict[str, float]], list[Record], set[str], str]:
     """(what was looked at every two seconds, the records, the ids that the simulator saw, what the console showed)."""
     (folder / "soak.py").write_text(LOCUSTFILE)
-    with simulator("--ttft-ms", "150", "--itl-ms", "50", "--jitter-ms", "20") as url, hostile_server() as hostile_url:
+    with (
+        start_simulator("--ttft-ms", "150", "--itl-ms", "50", "--jitter-ms", "20") as url,
+        hostile_server() as hostile_url,
+    ):
         given = json.dumps([list(FAULTS), RATE, list(hostile.CATALOGUE), hostile_users, hostile_url])
         done = subprocess.run(
             [
@@ -158,7 +161,7 @@ def soak(
         )  # fmt: skip
         seen = {row["id"] for row in requests.get(f"{url}/truth", timeout=60).json()["requests"]}
     looks = [msgspec.json.decode(line) for line in (folder / "looks").read_bytes().splitlines()]
-    records = [parse_line(line) for line in (folder / "r" / "profile_export.jsonl").read_bytes().splitlines()]
+    records = [parse_record_line(line) for line in (folder / "r" / "profile_export.jsonl").read_bytes().splitlines()]
     return looks, records, seen, done.stdout + done.stderr
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import gevent
 from support.exports import as_json, as_protobuf, span
 
-from locust_llm.core.spans.ids import trace_id
+from locust_llm.core.spans.ids import make_trace_id
 from locust_llm.run.control.buffered_file import BufferedFile
 from locust_llm.run.spans.export import JSON, PROTOBUF
 from locust_llm.run.spans.receiver import SpanReceiver
@@ -41,7 +41,7 @@ def measure(rate: int, kind: str) -> str:
     ids = [f"local-{number % 50}-{number}" for number in range(rate * SECONDS)]
     made = as_protobuf if kind == PROTOBUF else as_json
     bodies = [
-        made(*(span(trace_id(RUN, one), **TIMES, **MORE) for one in ids[begin : begin + BATCH]))
+        made(*(span(make_trace_id(RUN, one), **TIMES, **MORE) for one in ids[begin : begin + BATCH]))
         for begin in range(0, len(ids), BATCH)
     ]
     receiver = SpanReceiver("127.0.0.1:0", RUN)

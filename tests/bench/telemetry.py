@@ -15,11 +15,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.collector import over_http
 
 from locust_llm.core.record import Record
-from locust_llm.run.telemetry.frames import About
-from locust_llm.run.telemetry.metrics import SECONDS, Metrics, common
-from locust_llm.run.telemetry.telemetry import Pipe
+from locust_llm.run.telemetry.frames import RunDescription
+from locust_llm.run.telemetry.metrics import SECONDS, OtelMetrics, common_attributes
+from locust_llm.run.telemetry.telemetry import ExporterPipe
 
-ABOUT: Final = About(trace="4bf92f3577b34da6", operation="chat", provider="openai", host="http://127.0.0.1:8000")
+ABOUT: Final = RunDescription(
+    trace="4bf92f3577b34da6", operation="chat", provider="openai", host="http://127.0.0.1:8000"
+)
 
 
 def cpu_s(pid: int) -> float:
@@ -54,7 +56,7 @@ def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
     records = [a_record(number, chunks, random) for number in range(int(rate * seconds))]
     idle = paced(records, rate, lambda record: None)
     before = time.thread_time()
-    pipe = Pipe(ABOUT)
+    pipe = ExporterPipe(ABOUT)
     start = time.thread_time() - before
     gevent.sleep(2)
     theirs = cpu_s(pipe._pid)
@@ -74,12 +76,12 @@ def histograms() -> str:
     record = a_record(1, 1_000, Random(1))
     provider = MeterProvider(metric_readers=[InMemoryMetricReader()])
     histogram = provider.get_meter("x").create_histogram("x", explicit_bucket_boundaries_advisory=SECONDS)
-    attributes = dict(common(ABOUT, record))
+    attributes = dict(common_attributes(ABOUT, record))
     before = time.process_time()
     for first, second in pairwise(record.chunk_us):
         histogram.record((second - first) / 1e6, attributes)
     between = time.process_time()
-    ours = Metrics(ABOUT)
+    ours = OtelMetrics(ABOUT)
     for _ in range(100):
         ours.add(record)
     after = time.process_time()

@@ -21,15 +21,15 @@ from support.probing import FIXED, Noise, Server, probed
 from support.sweeping import chat, stage, swept
 from tabulate import tabulate
 
-from locust_llm.probe.diagnosis import diagnose
-from locust_llm.probe.symptoms import symptoms
-from locust_llm.simulator.scheduling.cost import GPUS, MODELS, Cost
+from locust_llm.probe.diagnosis import diagnose_scheduler
+from locust_llm.probe.symptoms import measure_probe
+from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
-from locust_llm.twin.answers import Answer, Asked, predict
-from locust_llm.twin.figures import figures
-from locust_llm.twin.fit import fit
-from locust_llm.twin.loads import Load
-from locust_llm.twin.model import work
+from locust_llm.twin.answers import PredictedValue, WhatIf, predict_what_if
+from locust_llm.twin.figures import stage_figures
+from locust_llm.twin.fit import fit_twin
+from locust_llm.twin.loads import OfferedLoad
+from locust_llm.twin.model import step_work
 from locust_llm.twin.seen import episodes_of
 from locust_llm.twin.twin import FIGURES, Twin
 
@@ -106,14 +106,14 @@ def hidden(seed: int, count: int) -> Iterator[Hidden]:
         yield Hidden(server, noise)
 
 
-def costs(random: Random) -> Cost:
+def costs(random: Random) -> StepCostConstants:
     """Between half and twice of what the parts of a GPU take."""
     gpu = GPUS[random.choice(("h100", "a100-40", "a40"))]
 
     def about(value: float) -> float:
         return value * math.exp(random.uniform(-0.5, 0.5))
 
-    return Cost(
+    return StepCostConstants(
         model=MODELS["llama-3.1-8b"], gpu=replace(gpu, memory_bytes=80e9), bandwidth_efficiency=min(1.0, about(0.7)),
         mfu=min(0.9, about(0.5)), attention_mfu=about(0.4), step_overhead_s=about(2.55e-3), seq_overhead_s=about(2e-5),
     )  # fmt: skip
@@ -135,7 +135,7 @@ class Result(NamedTuple):
     twin: Twin | None
     why: str
     took_s: float
-    answers: list[tuple[str, Answer, float]]
+    answers: list[tuple[str, PredictedValue, float]]
     """Figure, said, true."""
 
     @property
@@ -179,7 +179,7 @@ class Result(NamedTuple):
                 continue
             room = (self.hidden.server.budget or sys.maxsize) - decodes
             here = tuple((before, min(new, room)) for before, new in segments)
-            off[name] = said.cost.step_s(work(here, decodes, tokens)) / (times * true(here, decodes, tokens)) - 1
+            off[name] = said.cost.step_s(step_work(here, decodes, tokens)) / (times * true(here, decodes, tokens)) - 1
         return off
 
     @property
@@ -198,15 +198,15 @@ def study(one: Hidden, seed: int) -> Result:
     results = probed(one.server, noise, seed)
     stages = swept(one.server, noise, seed + 1000, SWEEP)
     try:
-        twin = fit(diagnose(symptoms(results)), episodes_of(results), stages)
+        twin = fit_twin(diagnose_scheduler(measure_probe(results)), episodes_of(results), stages)
     except ValueError as error:
         return Result(one, None, str(error), time.process_time() - began, [])
     took_s, answers = time.process_time() - began, []
     lengths = [chat(random) for random in [Random(seed)] for _ in range(2000)]
     for users in UNSEEN:
         rounds, mix = max(40, TRUTH_REQUESTS // users), again_and_again(lengths, Random(seed + users))
-        true = figures(stage(one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds))
-        said = predict(twin, Asked(Load(users=users)), lengths=lengths)
+        true = stage_figures(stage(one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds))
+        said = predict_what_if(twin, WhatIf(OfferedLoad(users=users)), lengths=lengths)
         answers += [(figure, said[figure], true[figure]) for figure in true if figure in said]
     return Result(one, twin, "; ".join(twin.trust.reasons), took_s, answers)
 

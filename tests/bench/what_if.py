@@ -22,15 +22,15 @@ import msgspec
 from schedulers import Config, serving
 from tabulate import tabulate
 
-from locust_llm.core.text import brief
-from locust_llm.load.lengths import mix
+from locust_llm.core.text import format_brief
+from locust_llm.load.lengths import parse_length_mix
 from locust_llm.twin import file
-from locust_llm.twin.answers import Asked, answers
-from locust_llm.twin.figures import figures
-from locust_llm.twin.folders import Folder, loads
-from locust_llm.twin.loads import Lengths, Load
+from locust_llm.twin.answers import WhatIf, answers
+from locust_llm.twin.figures import stage_figures
+from locust_llm.twin.folders import Folder, read_folder_loads
+from locust_llm.twin.loads import Lengths, OfferedLoad
 from locust_llm.twin.twin import Twin
-from locust_llm.twin.whatif.errors import error_of
+from locust_llm.twin.whatif.errors import standard_error_of
 
 LOCUST_LLM: Final = str(Path(sys.executable).with_name("locust-llm"))
 AS_IT_WAS: Final = "as it was"
@@ -95,11 +95,11 @@ def fit(subject: Subject, folder: Path) -> None:
     with serving(subject.config, folder / "server.log", 0) as url:
         words = ["twin", "fit", "--host", url, "--model", "tiny", "--most-users", str(subject.most_users)]
         subprocess.run([LOCUST_LLM, *words, "--out", str(folder / "twin.toml")], check=True, cwd=folder)
-    write(folder, said(subject, file.read(folder / "twin.toml")))
+    write(folder, said(subject, file.read_twin(folder / "twin.toml")))
 
 
 def said(subject: Subject, twin: Twin) -> dict[str, Any]:
-    random, sizes = Random(1), mix(subject.mix)
+    random, sizes = Random(1), parse_length_mix(subject.mix)
     lengths = {OWN: twin.lengths, MIX: [sizes(random) for _ in range(DRAWN)]}
     return {
         "about": f"What a twin of {subject.about} says of servers with other flags: low, about, high. Written before those "
@@ -119,8 +119,8 @@ def said(subject: Subject, twin: Twin) -> dict[str, Any]:
 def answered(twin: Twin, users: int, lengths: Lengths, other: Other | None) -> dict[str, list[float]]:
     fitted = twin.model.settings
     settings = None if other is None else msgspec.structs.replace(fitted, **other.settings)
-    errors = {name: error_of(name, twin.trust.errors, other_settings=other is not None) for name in SHOWN}
-    found = answers(twin.models(), Asked(Load(users=users), settings=settings), lengths, errors)
+    errors = {name: standard_error_of(name, twin.trust.errors, other_settings=other is not None) for name in SHOWN}
+    found = answers(twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors)
     return {name: [rounded(value) for value in found[name]] for name in SHOWN}
 
 
@@ -165,11 +165,11 @@ def measured(url: str, users: int, work: tuple[str, ...], folder: Path, seconds:
     )
     with folder.with_suffix(".log").open("wb") as out:
         subprocess.run([LOCUST_LLM, *words, *work, "--report-dir", str(folder)], stdout=out, stderr=out, timeout=600)
-    found = loads(Folder(folder))
+    found = read_folder_loads(Folder(folder))
     if not found.stages:
         sys.exit(f"{folder} cannot be used: {'; '.join(found.notes)}")
     return {
-        "measured": {name: rounded(value) for name, value in figures(found.stages[0]).items() if name in SHOWN},
+        "measured": {name: rounded(value) for name, value in stage_figures(found.stages[0]).items() if name in SHOWN},
         "requests": len(found.stages[0].requests),
     }
 
@@ -203,10 +203,10 @@ def off(row: dict[str, Any], name: str) -> float:
 
 def cell(row: dict[str, Any], name: str) -> str:
     scale = 1.0 if name == "throughput" else 1e3
-    about = brief(row["said"][name][1] * scale, digits=3)
+    about = format_brief(row["said"][name][1] * scale, digits=3)
     if "measured" not in row:
         return about
-    return f"{about} / {brief(row['measured'][name] * scale, digits=3)} ({off(row, name):+.0%})"
+    return f"{about} / {format_brief(row['measured'][name] * scale, digits=3)} ({off(row, name):+.0%})"
 
 
 def main() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from locust_llm.client.answer import Answer, answered, joined
+from locust_llm.client.answer import Answer, build_answer, join_deltas
 from locust_llm.core.record import Record
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.answer import ResponseAccumulator
 from locust_llm.protocols.known import PROTOCOLS
 
 RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end")
@@ -16,11 +16,11 @@ RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=
 
 def of(*deltas: dict[str, Any], kind: str = "chat") -> Answer:
     """As a stream brings them."""
-    answer = Completion(PROTOCOLS[kind], keep_text=True)
+    answer = ResponseAccumulator(PROTOCOLS[kind], keep_text=True)
     for read, delta in enumerate(deltas):
         choice = {"index": 0, **(delta if kind == "completions" else {"delta": delta})}
         answer.add((read, "message", json.dumps({"choices": [choice]}).encode()))
-    return answered(RECORD, answer.deltas)
+    return build_answer(RECORD, answer.deltas)
 
 
 def call(index: int | None, **more: Any) -> dict[str, Any]:
@@ -99,5 +99,5 @@ def test_it_is_the_record_too() -> None:
 
 def test_what_was_not_kept() -> None:
     with pytest.raises(ValueError, match="keep_text"):
-        answered(RECORD, None).message  # noqa: B018
-    assert joined([]) == {"role": "assistant", "content": ""}
+        build_answer(RECORD, None).message  # noqa: B018
+    assert join_deltas([]) == {"role": "assistant", "content": ""}

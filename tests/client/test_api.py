@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.client.api import WAYS, length_fields, obeyed
-from locust_llm.core.extra_inputs import extra_inputs
+from locust_llm.client.api import WAYS, make_length_fields, obeys_length
+from locust_llm.core.extra_inputs import parse_extra_inputs
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from locust_llm.core.extra_inputs import extra_inputs
     ],
 )  # fmt: skip
 def test_extra_inputs(text: str, fields: dict[str, object]) -> None:
-    found = extra_inputs(text)
+    found = parse_extra_inputs(text)
     assert found == fields
     assert [type(value) for value in found.values()] == [type(value) for value in fields.values()]
 
@@ -56,7 +56,7 @@ def test_extra_inputs(text: str, fields: dict[str, object]) -> None:
 )
 def test_mistakes_are_one_sentence(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"^--extra-inputs ?") as error:
-        extra_inputs(text)
+        parse_extra_inputs(text)
     assert why in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 300
@@ -78,23 +78,23 @@ JSON = st.recursive(
 )
 def test_whatever_json_is_written_comes_back(fields: dict[str, object], separator: str) -> None:
     fields = {f"x_{key}": value for key, value in fields.items()}
-    assert extra_inputs(separator.join(f"{key}:{json.dumps(value)}" for key, value in fields.items())) == fields
-    assert extra_inputs(json.dumps(fields)) == fields
+    assert parse_extra_inputs(separator.join(f"{key}:{json.dumps(value)}" for key, value in fields.items())) == fields
+    assert parse_extra_inputs(json.dumps(fields)) == fields
 
 
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
     with suppress(ValueError):  # and nothing else
-        assert extra_inputs(text)
+        assert parse_extra_inputs(text)
 
 
 def test_the_ways_to_keep_a_length() -> None:
-    assert [length_fields(way, 20) for way in WAYS] == [
+    assert [make_length_fields(way, 20) for way in WAYS] == [
         {"ignore_eos": True},
         {"min_tokens": 20},
         {"ignore_eos": True, "min_tokens": 20},
     ]
-    assert length_fields((), 20) == {}
+    assert make_length_fields((), 20) == {}
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_the_ways_to_keep_a_length() -> None:
     ],
 )
 def test_a_length_that_was_kept(status: int, tokens: int | None, finish_reason: str | None, kept: bool) -> None:
-    assert obeyed(status, tokens, finish_reason, 48) is kept
+    assert obeys_length(status, tokens, finish_reason, 48) is kept

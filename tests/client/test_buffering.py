@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.client.buffering import DELAYED, LUMPS, SLOT_ANSWERS, TAKEN_BACK, WHOLE, Buffering, way_of
+from locust_llm.client.buffering import DELAYED, LUMPS, SLOT_ANSWERS, TAKEN_BACK, WHOLE, Buffering, classify_buffering
 from locust_llm.core.record import Record
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
@@ -37,26 +37,26 @@ def seen(records: Iterable[Record]) -> Buffering:
 
 @pytest.mark.parametrize(("record", "way"), [(STEADY, ""), (BURST, WHOLE), (QUANTA, DELAYED), (FULL, LUMPS)])
 def test_how_chunks_came(record: Record, way: str) -> None:
-    assert way_of(record) == way
+    assert classify_buffering(record) == way
 
 
 def test_forty_tokens_in_a_hundredth_of_a_second_may_be_a_small_model_or_a_cache() -> None:
-    assert way_of(answered(*(9 + number / 100 for number in range(40)))) == ""
+    assert classify_buffering(answered(*(9 + number / 100 for number in range(40)))) == ""
 
 
 def test_twenty_five_tokens_a_second_are_no_delayed_acknowledgements() -> None:
-    assert way_of(answered(*(200 + 40 * number for number in range(30)))) == ""
+    assert classify_buffering(answered(*(200 + 40 * number for number in range(30)))) == ""
 
 
 def test_a_fast_server_whose_chunks_come_two_to_a_read_is_not_buffered() -> None:
     """2,400 tokens a second, read every 0.75 ms, and a stall when somebody's prompt comes."""
     us = [9 + 0.75 * (number // 2) + (300 if number > 30 else 0) for number in range(60)]
-    assert way_of(answered(*us)) == ""
+    assert classify_buffering(answered(*us)) == ""
 
 
 def test_what_was_read_late_is_no_proxys_doing() -> None:
-    assert way_of(answered(*(2000 + number / 100 for number in range(40)), read_lag_us=1_500_000)) == ""
-    assert way_of(answered(*(200 + 150 * (number // 6) for number in range(24)), read_lag_us=400_000)) == ""
+    assert classify_buffering(answered(*(2000 + number / 100 for number in range(40)), read_lag_us=1_500_000)) == ""
+    assert classify_buffering(answered(*(200 + 150 * (number // 6) for number in range(24)), read_lag_us=400_000)) == ""
 
 
 def test_the_remark_names_the_likely_cause() -> None:
@@ -112,7 +112,7 @@ def test_the_alarm_and_the_end_have_one_criterion() -> None:
 def test_a_few_large_lumps_among_single_chunks_are_stalls() -> None:
     """Forty chunks, eight reads: six single ones, and two after stalls of 300 ms."""
     ms = [200, 220, 240, *[540] * 17, 560, 580, 600, *[900] * 17]
-    assert way_of(answered(*ms)) == ""
+    assert classify_buffering(answered(*ms)) == ""
 
 
 def test_it_takes_three_of_a_kind_and_half_of_all() -> None:
@@ -148,7 +148,7 @@ def test_no_more_than_some_answers_of_each_five_seconds_are_looked_at() -> None:
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted), st.integers(0, 5_000_000))
 def test_no_stream_raises(chunk_us: list[int], read_lag_us: int) -> None:
     record = answered(chunk_us=tuple(chunk_us), output_tokens=len(chunk_us), read_lag_us=read_lag_us)
-    assert way_of(record) in ("", WHOLE, DELAYED, LUMPS)
+    assert classify_buffering(record) in ("", WHOLE, DELAYED, LUMPS)
     list(seen([record] * 5).remarks())
 
 
@@ -156,5 +156,5 @@ def test_of_a_long_answer_only_the_beginning_is_looked_at() -> None:
     """A million chunks in lumps of six; to look at all of them held the master for a quarter of a second."""
     lumps = tuple(20_000 * (i // 6) for i in range(1_000_000))
     began = time.thread_time()
-    assert way_of(replace(FULL, chunk_us=lumps)) == LUMPS
+    assert classify_buffering(replace(FULL, chunk_us=lumps)) == LUMPS
     assert time.thread_time() - began < 0.05

@@ -20,7 +20,7 @@ from support.scripted import Scripted
 
 from locust_llm.client import connection as module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.route.source import connected
+from locust_llm.client.route.source import connect_socket
 from locust_llm.core.record import FAILURES
 
 
@@ -274,11 +274,11 @@ def test_a_busy_process_is_no_slow_network(scripted: Scripted, monkeypatch: pyte
     target = scripted.request("", []).target
 
     def late(host: str, port: int, sources: object) -> Any:
-        sock = connected(host, port, None)
+        sock = connect_socket(host, port, None)
         time.sleep(0.1)
         return sock
 
-    monkeypatch.setattr(module, "connected", late)
+    monkeypatch.setattr(module, "connect_socket", late)
     connection = Connection(target)
     assert 0 < connection.connect_s < 0.05
     connection.close()

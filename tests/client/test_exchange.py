@@ -22,9 +22,9 @@ from support.scripted import Row, Scripted, chunked, delta, event, head, most_in
 
 from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate, GateClosed
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.process_reader import get_stream_reader
 from locust_llm.client.request import Request, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.core.record import CANCELLED, OK, Record
@@ -33,11 +33,11 @@ from locust_llm.core.record import CANCELLED, OK, Record
 @pytest.fixture(autouse=True)
 def _the_reader_is_done() -> Iterator[None]:
     yield
-    assert stream_reader().open_streams == 0
+    assert get_stream_reader().open_streams == 0
 
 
 def run(server: Scripted, name: str, steps: list[Any], line: UserConnection | None = None, **options: Any) -> Record:
-    return exchange(line or UserConnection(), Gate(), server.request(name, steps, **options), 0.0)
+    return exchange_request(line or UserConnection(), Gate(), server.request(name, steps, **options), 0.0)
 
 
 def until(true: Callable[[], object], patience_s: float = 10.0) -> None:
@@ -54,7 +54,7 @@ def test_the_stamps_of_a_record_stand_in_order(scripted: Scripted) -> None:
     request = msgspec.structs.replace(scripted.request("order", stream(5, first_ms=20, each_ms=5)), due_at=1.5)
     line, gate = UserConnection(), Gate(2)
     began = time.monotonic()
-    record = exchange(line, gate, request, 7.0)
+    record = exchange_request(line, gate, request, 7.0)
     row = scripted.row("order")
     assert record.sent_at is not None
     assert record.admitted_at is not None
@@ -68,7 +68,7 @@ def test_the_stamps_of_a_record_stand_in_order(scripted: Scripted) -> None:
     assert (record.due_at, record.clock_offset_s, record.limit, record.id) == (1.5, 7.0, 2, "order")
     assert record.request_bytes == len(request.data)
     assert record.response_bytes > 500
-    again = exchange(line, gate, scripted.request("order2", stream(1)), 0.0)
+    again = exchange_request(line, gate, scripted.request("order2", stream(1)), 0.0)
     assert (again.connect_s, again.due_at) == (None, again.asked_at)
     assert scripted.row("order2").connection == row.connection
 
@@ -121,7 +121,7 @@ def test_a_json_answer_to_a_streaming_request(scripted: Scripted) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
     good = {"choices": [{"message": {"content": "abc"}, "finish_reason": "stop"}], "usage": usage}
     gate = Gate(1)
-    record = exchange(UserConnection(), gate, scripted.request("json", whole(good, first_ms=30)), 0.0)
+    record = exchange_request(UserConnection(), gate, scripted.request("json", whole(good, first_ms=30)), 0.0)
     assert (record.outcome, record.streamed, record.chunk_us, record.output_tokens) == (OK, False, (), 3)
     assert record.latency_s is not None
     assert 0.03 <= record.latency_s < record.closed_at
@@ -160,7 +160,7 @@ FAILURES: dict[str, tuple[list[Any], str, str, int]] = {
 def test_failures_have_their_names_and_keep_what_came(scripted: Scripted, what: str) -> None:
     steps, outcome, message, chunks = FAILURES[what]
     gate, line = Gate(1), UserConnection()
-    record = exchange(line, gate, scripted.request(what, steps), 0.0)
+    record = exchange_request(line, gate, scripted.request(what, steps), 0.0)
     assert (record.outcome, len(record.chunk_us)) == (outcome, chunks)
     assert message in record.error
     assert record.failed
@@ -225,12 +225,12 @@ def test_a_connection_that_the_server_was_just_closing_costs_no_failure(monkeypa
     """The close comes between the look at the connection and the send; the look is made blind, so that it always does."""
     server, line = Closing(), UserConnection()
     request = Request(target=server.to, data=b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", labels={"id": "again"})
-    first = exchange(line, Gate(1), request, 0.0)
+    first = exchange_request(line, Gate(1), request, 0.0)
     time.sleep(0.1)
     gate = Gate(1)
     with monkeypatch.context() as blind:
         blind.setattr(Connection, "alive", lambda self: True)
-        second = exchange(line, gate, request, 0.0)
+        second = exchange_request(line, gate, request, 0.0)
     assert (first.outcome, first.resent) == (OK, 0)
     assert (second.outcome, second.resent, len(second.chunk_us), gate.used) == (OK, 1, 2, 0)
     assert len(server.seen) == 2  # the server saw each request once
@@ -263,7 +263,7 @@ def test_a_timeout_keeps_what_came(scripted: Scripted) -> None:
 
 def test_a_server_that_never_answers(scripted: Scripted) -> None:
     gate = Gate(1)
-    record = exchange(UserConnection(), gate, scripted.request("silent", [["stall"]], timeout_s=0.1), 0.0)
+    record = exchange_request(UserConnection(), gate, scripted.request("silent", [["stall"]], timeout_s=0.1), 0.0)
     assert (record.outcome, record.chunk_us, record.headers_at, record.status) == ("timeout", (), None, None)
     assert gate.used == 0
 
@@ -272,7 +272,7 @@ def test_no_first_token_in_time(scripted: Scripted) -> None:
     """Headers and a role are no token."""
     gate, line = Gate(1), UserConnection()
     limits = {"first_token_timeout_s": 0.2, "gap_timeout_s": 0.07, "timeout_s": 5}
-    record = exchange(line, gate, scripted.request("no-first", stream(0, cut="stall"), **limits), 0.0)
+    record = exchange_request(line, gate, scripted.request("no-first", stream(0, cut="stall"), **limits), 0.0)
     assert (record.outcome, record.error) == ("first_token_timeout", "no first token within 0.2 s")
     assert (record.failed, record.chunk_us, record.status) == (True, (), 200)
     assert (gate.used, line.connection, scripted.row("no-first").end) == (0, None, "gone")
@@ -308,7 +308,7 @@ def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(scrip
 def test_an_answer_beyond_its_bounds_is_given_up(scripted: Scripted) -> None:
     gate = Gate(1)
     for name, limits in (("too_large", {"max_response_bytes": 20_000}), ("too_long", {"max_chunks": 50})):
-        record = exchange(
+        record = exchange_request(
             UserConnection(), gate, scripted.request(name, stream(400, each_ms=1, batch=4), **limits), 0.0
         )
         assert (record.outcome, record.failed, gate.used) == (name, True, 0)
@@ -328,7 +328,7 @@ def test_given_up_on_purpose(scripted: Scripted, tokens: int, after_s: float) ->
     steps = stream(tokens, cut="stall")
     request = scripted.request(name, steps, cancel_after_s=after_s, timeout_s=1000)
     with Timeout(10):
-        record = exchange(line, gate, request, 0.0)
+        record = exchange_request(line, gate, request, 0.0)
     assert (record.outcome, record.error) == (CANCELLED, f"given up on purpose after {after_s:g} s")
     assert not record.failed
     assert record.sent_at is not None
@@ -354,7 +354,7 @@ def test_what_is_not_fully_written_is_not_given_up_on_purpose(scripted: Scripted
         "half", [["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.3, cancel_after_s=0.0, gap_timeout_s=0.05
     )
     line = UserConnection()
-    assert exchange(line, Gate(1), request, 0.0).outcome == "timeout"
+    assert exchange_request(line, Gate(1), request, 0.0).outcome == "timeout"
     assert line.connection is None
 
 
@@ -449,11 +449,11 @@ def test_it_connects_first_and_is_asked_for_when_it_is_due(scripted: Scripted) -
         sleep_until(moment)
 
     due_at = time.monotonic() + 0.1
-    record = exchange(line, Gate(), scripted.request("due", stream(2), due_at=due_at), 0.0, None, wait_until)
+    record = exchange_request(line, Gate(), scripted.request("due", stream(2), due_at=due_at), 0.0, None, wait_until)
     assert (record.outcome, record.due_at, moments) == (OK, due_at, [due_at])
     assert due_at <= record.asked_at
     assert record.connect_s is not None
-    past = exchange(line, Gate(), scripted.request("past", stream(2), due_at=due_at), 0.0, None, wait_until)
+    past = exchange_request(line, Gate(), scripted.request("past", stream(2), due_at=due_at), 0.0, None, wait_until)
     assert (past.outcome, past.connect_s, moments) == (
         OK,
         None,
@@ -472,7 +472,7 @@ def test_who_waits_long_looks_again_before_it_is_due(scripted: Scripted) -> None
         if moment < due_at:
             line.connection._socket.shutdown(2)
 
-    record = exchange(line, Gate(), scripted.request("long", stream(2), due_at=due_at), 0.0, None, wait_until)
+    record = exchange_request(line, Gate(), scripted.request("long", stream(2), due_at=due_at), 0.0, None, wait_until)
     assert (record.outcome, moments) == (OK, [due_at - 1.0, due_at])
     assert scripted.row("long").id == "long"
 
@@ -494,7 +494,7 @@ def test_a_refusal_counts_only_when_it_is_due(
     due_at = time.monotonic() + 1000
     gate = Gate(1)
     request = scripted.request(f"refused{refusals}", stream(2), due_at=due_at)
-    record = exchange(UserConnection(), gate, request, 0.0, None, moments.append)
+    record = exchange_request(UserConnection(), gate, request, 0.0, None, moments.append)
     assert moments == [due_at - 1.0, due_at]
     assert (record.outcome, len(used)) == (("refused", 3) if refusals == 3 else (OK, refusals + 1))
     assert not any(used)  # nobody connects in a slot
@@ -508,7 +508,7 @@ def test_the_run_ends_before_it_is_due(scripted: Scripted) -> None:
     gate, line = Gate(1), UserConnection()
     request = scripted.request("undue", stream(1), due_at=time.monotonic() + 0.5)
     with pytest.raises(GateClosed):
-        exchange(line, gate, request, 0.0, None, closed)
+        exchange_request(line, gate, request, 0.0, None, closed)
     assert (gate.used, line.busy) == (0, False)
     assert run(scripted, "undue-after", stream(1), line).connect_s is None  # the connection is as good as before
     assert set(scripted.rows("undue", 1)) == {"undue-after"}
@@ -517,7 +517,7 @@ def test_the_run_ends_before_it_is_due(scripted: Scripted) -> None:
 def test_killed_before_it_is_due(scripted: Scripted) -> None:
     line, gate = UserConnection(), Gate(1)
     request = scripted.request("undue-killed", stream(1), due_at=time.monotonic() + 1000)
-    job = gevent.spawn(exchange, line, gate, request, 0.0, None, sleep_until)
+    job = gevent.spawn(exchange_request, line, gate, request, 0.0, None, sleep_until)
     until(lambda: line.connection)
     gevent.sleep(0.01)
     job.kill()
@@ -530,7 +530,7 @@ def test_the_time_limit_holds_for_the_sending_too(scripted: Scripted) -> None:
     """The server reads nothing, and the body is larger than what lies on the way."""
     line, gate = UserConnection(), Gate(1)
     request = scripted.request("unread", [["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.3)
-    record = exchange(line, gate, request, 0.0)
+    record = exchange_request(line, gate, request, 0.0)
     assert (record.outcome, gate.used, line.connection) == ("timeout", 0, None)
 
 
@@ -541,7 +541,7 @@ def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monk
     monkeypatch.setattr(exchange_module.can_wait, "take", killed_here)
     assert run(scripted, "no-turn", stream(3)).outcome == OK  # neither a gate nor a schedule: it gives way to nobody
     with pytest.raises(GreenletExit) as killed:
-        exchange(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)
+        exchange_request(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)
     record: Record = killed.value.record  # type: ignore[attr-defined]
     assert (record.outcome, len(record.chunk_us)) == (OK, 3)
 
@@ -554,7 +554,7 @@ def test_a_record_waits_where_the_gate_is_crowded(
     monkeypatch.setattr(exchange_module, "SAME_STEP_S", 60.0)
     line, gate = UserConnection(), Gate(1)
     request = scripted.request(f"crowded-{behind}", stream(3, first_ms=50, each_ms=50))
-    job = gevent.spawn(exchange, line, gate, request, 0.0)
+    job = gevent.spawn(exchange_request, line, gate, request, 0.0)
     until(lambda: gate.used)
     others = [gevent.spawn(gate.enter) for _ in range(1 + behind)]  # one gets the slot when the first chunk comes
     until(lambda: line.stream is not None and line.stream.over)
@@ -583,7 +583,7 @@ def test_a_connection_is_looked_at_again_only_after_a_while(
 def test_killed_while_it_is_sent(scripted: Scripted) -> None:
     line, gate = UserConnection(), Gate(1)
     request = scripted.request("unread-killed", [["sleep", 2000]], unread=b"x" * 20_000_000)
-    job = gevent.spawn(exchange, line, gate, request, 0.0)
+    job = gevent.spawn(exchange_request, line, gate, request, 0.0)
     until(lambda: gate.used)
     gevent.sleep(0.05)
     job.kill()
@@ -595,11 +595,11 @@ def test_an_early_answer_to_a_large_body_is_heard(scripted: Scripted) -> None:
     too_large = whole({"error": {"message": "too large"}}, 413)
     line = UserConnection()
     request = scripted.request("413", [*too_large, ["close"]], unread=b"x" * 20_000_000)
-    record = exchange(line, Gate(), request, 0.0)
+    record = exchange_request(line, Gate(), request, 0.0)
     assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None  # half of the body was not sent
     patient = scripted.request("413-open", [*too_large, ["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.6)
-    record = exchange(line, Gate(), patient, 0.0)  # it neither reads nor closes
+    record = exchange_request(line, Gate(), patient, 0.0)  # it neither reads nor closes
     assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None
 
@@ -607,7 +607,7 @@ def test_an_early_answer_to_a_large_body_is_heard(scripted: Scripted) -> None:
 def test_a_reset_during_a_large_body(scripted: Scripted) -> None:
     gate = Gate(1)
     request = scripted.request("reset-large", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
-    record = exchange(UserConnection(), gate, request, 0.0)
+    record = exchange_request(UserConnection(), gate, request, 0.0)
     assert (record.outcome, gate.used) == ("send_failed", 0)
     assert record.sent_at is not None
 
@@ -618,7 +618,7 @@ def test_no_connection_no_send(scripted: Scripted, monkeypatch: pytest.MonkeyPat
 
     gate = Gate(1)
     monkeypatch.setattr(exchange_module, "Connection", refuse)
-    record = exchange(UserConnection(), gate, scripted.request("never", stream(1)), 0.0)
+    record = exchange_request(UserConnection(), gate, scripted.request("never", stream(1)), 0.0)
     assert (record.outcome, record.error, record.sent_at, record.admitted_at) == (
         "refused", "scripted: refused", None, None,
     )  # fmt: skip
@@ -627,7 +627,7 @@ def test_no_connection_no_send(scripted: Scripted, monkeypatch: pytest.MonkeyPat
 
 def test_a_connection_that_is_lost_in_the_queue_and_cannot_be_had_again(scripted: Scripted) -> None:
     gate, line = Gate(0), UserConnection()
-    job = gevent.spawn(exchange, line, gate, scripted.request("lost", stream(1)), 0.0)
+    job = gevent.spawn(exchange_request, line, gate, scripted.request("lost", stream(1)), 0.0)
     until(lambda: gate.waiting)
     line.close()
 
@@ -642,7 +642,7 @@ def test_a_connection_that_is_lost_in_the_queue_and_cannot_be_had_again(scripted
 
 def test_killed_in_the_queue_is_no_record_and_no_slot(scripted: Scripted) -> None:
     gate = Gate(0)
-    job = gevent.spawn(exchange, UserConnection(), gate, scripted.request("queued", stream(1)), 0.0)
+    job = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request("queued", stream(1)), 0.0)
     until(lambda: gate.waiting)
     job.kill()
     assert isinstance(job.value, GreenletExit)
@@ -653,7 +653,7 @@ def test_killed_in_the_queue_is_no_record_and_no_slot(scripted: Scripted) -> Non
 def test_a_timeout_around_the_call_is_the_users_own(scripted: Scripted) -> None:
     gate = Gate(1)
     with pytest.raises(Timeout) as caught, Timeout(0.1) as theirs:
-        exchange(UserConnection(), gate, scripted.request("theirs", stream(2, cut="stall"), timeout_s=5), 0.0)
+        exchange_request(UserConnection(), gate, scripted.request("theirs", stream(2, cut="stall"), timeout_s=5), 0.0)
     assert caught.value is theirs
     assert caught.value.record.outcome == "cancelled"
     assert gate.used == 0
@@ -688,7 +688,7 @@ def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(
         assert labels["id"] == "slot"
         freed.append((gate.used, timed.stamps[timed.answer.chunk_reads[0]]))
 
-    record = exchange(line, gate, scripted.request("slot", steps), 0.0, first)
+    record = exchange_request(line, gate, scripted.request("slot", steps), 0.0, first)
     (before, _), *_ = scripted.row("slot").chunks
     assert freed[0][0] == 0
     assert freed[0][1] >= before - 20_000
@@ -701,7 +701,7 @@ def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(
 def test_without_a_first_chunk_the_hook_is_not_called(scripted: Scripted, cut: str) -> None:
     called: list[Any] = []
     request = scripted.request(f"no-chunk-{cut}", stream(0, cut=cut), timeout_s=0.2)
-    record = exchange(UserConnection(), Gate(1), request, 0.0, lambda *all: called.append(all))
+    record = exchange_request(UserConnection(), Gate(1), request, 0.0, lambda *all: called.append(all))
     assert record.failed
     assert called == []
 
@@ -710,7 +710,7 @@ def test_an_error_event_frees_the_slot_though_the_stream_stays_open(scripted: Sc
     gate = Gate(1)
     top, error = send(head(Transfer_Encoding="chunked")), send(chunked(event({"error": "no"})))
     steps = [top, ["sleep", 50], error, ["stall"]]
-    job = gevent.spawn(exchange, UserConnection(), gate, scripted.request("open-error", steps), 0.0)
+    job = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request("open-error", steps), 0.0)
     until(lambda: gate.used)
     until(lambda: not gate.used)
     assert not job.ready()
@@ -723,9 +723,9 @@ def test_who_gives_up_is_gone_before_the_next_one_comes(scripted: Scripted) -> N
     for number in range(10):
         gate = Gate(1)
         prefix = f"handover{number}-"
-        first = gevent.spawn(exchange, UserConnection(), gate, scripted.request(prefix + "1", [["stall"]]), 0.0)
+        first = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request(prefix + "1", [["stall"]]), 0.0)
         until(partial(getattr, gate, "used"))
-        second = gevent.spawn(exchange, UserConnection(), gate, scripted.request(prefix + "2", stream(1)), 0.0)
+        second = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request(prefix + "2", stream(1)), 0.0)
         until(partial(getattr, gate, "waiting"))
         gevent.sleep(0.002)
         first.kill()
@@ -739,10 +739,10 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
     gate, lines = Gate(), [UserConnection() for _ in range(5)]
     for number, line in enumerate(lines):
         steps = [*stream(1), ["linger", 0.1]]
-        assert exchange(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome == OK
+        assert exchange_request(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome == OK
     gate.set_limit(0)
     jobs = [
-        gevent.spawn(exchange, line, gate, scripted.request(f"waited{number}", stream(2)), 0.0)
+        gevent.spawn(exchange_request, line, gate, scripted.request(f"waited{number}", stream(2)), 0.0)
         for number, line in enumerate(lines)
     ]
     until(lambda: gate.waiting == 5)
@@ -813,7 +813,7 @@ def short_run(server: Scripted, seed: int) -> list[str]:
                 request = server.request(name, any_script(dice), **any_limits(dice))
                 requests[name] = request
                 try:
-                    records.append(exchange(line, gate, request, 0.0, None, wait_until))
+                    records.append(exchange_request(line, gate, request, 0.0, None, wait_until))
                 except GateClosed:
                     turned_away.append(name)
                     return
@@ -911,7 +911,7 @@ def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:
         line = UserConnection()
         for turn in range(10):
             request: Request = scripted.request(f"three{number}-{turn}", stream(3, first_ms=5, each_ms=1))
-            assert exchange(line, gate, request, 0.0).outcome == OK
+            assert exchange_request(line, gate, request, 0.0).outcome == OK
         line.close()
 
     gevent.joinall([gevent.spawn(user, number) for number in range(8)], raise_error=True)
@@ -925,7 +925,7 @@ def test_embeddings_hold_their_slot_to_the_end_and_have_a_vector_for_each_input(
     for inputs, outcome in ((2, OK), (3, "truncated")):
         request = scripted.request(f"embed{inputs}", whole(body))
         request = msgspec.structs.replace(request, kind="embeddings", labels={**request.labels, "inputs": inputs})
-        record = exchange(UserConnection(), Gate(1), request, 0.0)
+        record = exchange_request(UserConnection(), Gate(1), request, 0.0)
         assert (record.outcome, record.inputs, record.input_tokens, record.tokens_from) == (outcome, inputs, 9, "usage")
         assert (record.streamed, record.ttft_s, record.output_tokens, record.finish_reason) == (False, None, None, None)
         assert (record.freed_at or 0.0) >= record.closed_at

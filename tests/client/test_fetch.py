@@ -19,7 +19,7 @@ from support.loop_watch import HELD_S, loop_watched
 from support.tiny_server import tiny_server
 
 from locust_llm.client.exchange import UserConnection
-from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.client.fetch import FetchedResponse, FetchFailed, decode_response, fetch
 from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY
 from locust_llm.run.discovery import _Models
 from locust_llm.run.tokenizer_calibration import _Tokens
@@ -33,7 +33,7 @@ def server() -> Iterator[Hostile]:
         yield made
 
 
-def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> Answer:
+def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> FetchedResponse:
     server.paths["/"] = lambda asked: sends
     return fetch("GET", server.url + "/", {}, timeout_s=timeout_s, max_bytes=MOST)
 
@@ -67,7 +67,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("pieces", WHOLE.values(), ids=WHOLE)
 def test_a_whole_answer_however_it_comes(server: Hostile, pieces: list[bytes]) -> None:
-    assert ask(server, pieces, 5.0) == Answer(200, "s", b"abc")
+    assert ask(server, pieces, 5.0) == FetchedResponse(200, "s", b"abc")
 
 
 def test_a_connection_is_kept_and_one_that_the_server_closes_is_opened_anew() -> None:
@@ -106,7 +106,7 @@ def test_redirects_are_not_followed_and_statuses_are_no_failures(server: Hostile
     with hostile() as other:
         assert ask(server, [answer(b"", 307, Location=other.url)]).status == 307
         assert other.asked == []
-    assert ask(server, [answer(b"no", 500)]) == Answer(500, "", b"no")
+    assert ask(server, [answer(b"no", 500)]) == FetchedResponse(500, "", b"no")
 
 
 def test_a_coding_that_changes_no_byte_is_none_and_a_compressed_error_is_read(server: Hostile) -> None:
@@ -166,7 +166,7 @@ JSON = st.recursive(
 @examples(200)
 @given(JSON.map(lambda content: __import__("json").dumps(content).encode()) | st.binary(max_size=100))
 def test_no_json_and_no_bytes_raise(body: bytes) -> None:
-    tokens, models = decoded(body, _Tokens), decoded(body, _Models)
+    tokens, models = decode_response(body, _Tokens), decode_response(body, _Models)
     assert tokens is None or type(tokens.known) is int
     assert models is None or all(type(model.id) is str for model in models.data)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.client.gate import CEILING, Gate, GateClosed
-from locust_llm.run.control.gate_limit import follow, ramp
+from locust_llm.run.control.gate_limit import follow_limit_steps, make_limit_ramp
 
 
 def turn() -> None:
@@ -157,12 +157,12 @@ def test_the_bound_catches_a_permit_that_was_never_taken() -> None:
 
 
 def test_the_ramp_of_the_seed_page_steps_at_7_5_15_22_5_and_30_s() -> None:
-    assert list(ramp(5, 30)) == [(0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5)]
-    assert list(ramp(1, 30)) == [(0, 1)]
-    assert list(ramp(4, None)) == [(0, 4)]
-    assert list(ramp(3, 6, 6)) == [(0, 6), (2, 5), (4, 4), (6, 3)]
-    assert list(ramp(6, 1, 4)) == [(0, 4), (0.5, 5), (1, 6)]
-    assert list(ramp(4, 9, 4)) == [(0, 4)]
+    assert list(make_limit_ramp(5, 30)) == [(0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5)]
+    assert list(make_limit_ramp(1, 30)) == [(0, 1)]
+    assert list(make_limit_ramp(4, None)) == [(0, 4)]
+    assert list(make_limit_ramp(3, 6, 6)) == [(0, 6), (2, 5), (4, 4), (6, 3)]
+    assert list(make_limit_ramp(6, 1, 4)) == [(0, 4), (0.5, 5), (1, 6)]
+    assert list(make_limit_ramp(4, 9, 4)) == [(0, 4)]
 
 
 def test_following_a_ramp_does_not_add_up_lateness() -> None:
@@ -174,7 +174,7 @@ def test_following_a_ramp_does_not_add_up_lateness() -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds + 0.4  # always 0.4 s late
 
-    follow(set_limit, ramp(5, 30), clock=lambda: now[0], sleep=sleep)
+    follow_limit_steps(set_limit, make_limit_ramp(5, 30), clock=lambda: now[0], sleep=sleep)
     assert [limit for _, limit in seen] == [1, 2, 3, 4, 5]
     assert [at for at, _ in seen] == pytest.approx([0, 7.9, 15.4, 22.9, 30.4])
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.client.http import Frame, HTTPParseError
+from locust_llm.client.http import HTTPParseError, HTTPResponseParser
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;ext=1\r\nlo\r\n0\r\nTrailer: x\r\n\r\n"
@@ -13,14 +13,14 @@ UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nhello"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def fed(*reads: bytes, frame: Frame | None = None) -> Frame:
-    frame = frame or Frame()
+def fed(*reads: bytes, frame: HTTPResponseParser | None = None) -> HTTPResponseParser:
+    frame = frame or HTTPResponseParser()
     for frame.read, data in enumerate(reads):
         frame.feed(data)
     return frame
 
 
-def body(frame: Frame) -> bytes:
+def body(frame: HTTPResponseParser) -> bytes:
     return b"".join(data for _, data in frame.pieces)
 
 
@@ -67,7 +67,7 @@ def test_an_answer_without_a_body_ends_with_its_headers() -> None:
 @pytest.mark.parametrize("wire", [LENGTH, CHUNKED])
 def test_bytes_after_the_end_change_nothing_and_are_noticed(wire: bytes, extra: bytes) -> None:
     for reads in ([wire + extra], [wire, extra], [wire[:-1], wire[-1:] + extra]):
-        frame = Frame()
+        frame = HTTPResponseParser()
         with pytest.raises(HTTPParseError):
             fed(*reads, frame=frame)
         assert (frame.complete, frame.get_code(), body(frame)) == (True, 200, b"hello")
@@ -85,7 +85,7 @@ def test_mutilated_bytes_raise_nothing_else(wire: bytes, data: st.DataObject) ->
     at = data.draw(st.integers(0, len(wire)))
     gone = data.draw(st.integers(0, 5))
     wire = wire[:at] + data.draw(st.binary(max_size=12)) + wire[at + gone :]
-    frame = Frame()
+    frame = HTTPResponseParser()
     try:
         for start in range(0, len(wire), 11):
             frame.feed(wire[start : start + 11])

@@ -12,8 +12,8 @@ from support.stamps_truth import CLOCKS_NS, DELIVERY_NS, run
 from locust_llm.client import process_reader, python_reader
 from locust_llm.client.connection import Connection
 from locust_llm.client.exchange import UserConnection
-from locust_llm.client.kernel_clock import wall_minus_monotonic_ns
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.kernel_clock import measure_clock_offset_ns
+from locust_llm.client.process_reader import get_stream_reader
 from locust_llm.client.python_reader import READ_BYTES, PythonReader, kernel_stamp_ns
 from locust_llm.core.record import OK
 
@@ -90,7 +90,7 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
     """The clock is set while bytes lie in the kernel: they keep a stamp of the old time, those after it have the new."""
     step_ns = step_s * 10**9
     reads = [0]
-    real_offset = wall_minus_monotonic_ns
+    real_offset = measure_clock_offset_ns
 
     def offset() -> int:
         return real_offset() + (step_ns if reads[0] >= 5 else 0)
@@ -101,7 +101,7 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
         return found + step_ns if found and reads[0] > 6 else found
 
     monkeypatch.setattr(python_reader, "kernel_stamp_ns", stamp_ns)
-    monkeypatch.setattr(python_reader, "wall_minus_monotonic_ns", offset)
+    monkeypatch.setattr(python_reader, "measure_clock_offset_ns", offset)
     line = UserConnection()
     line.connection = Connection(scripted.request("", []).target)
     name = f"step{step_s}"
@@ -122,12 +122,12 @@ def test_bytes_that_are_no_tls_end_the_request(
     tls = ssl.create_default_context(cafile=str(certificate))
     line = UserConnection()
     run(scripted_tls, "tls-fine", stream(1), line, port="tls", tls=tls)
-    kept = stream_reader()._thread.take
+    kept = get_stream_reader()._thread.take
 
     def take(fd: int) -> Any:
         stamps, since, data, *rest = kept(fd)
         return stamps, since, [b"garbage" + read for read in data], *rest
 
-    monkeypatch.setattr(stream_reader()._thread, "take", take)
+    monkeypatch.setattr(get_stream_reader()._thread, "take", take)
     record, _ = run(scripted_tls, "tls-garbage", stream(1), line, port="tls", tls=tls)
     assert record.outcome == "tls"

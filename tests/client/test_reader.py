@@ -18,10 +18,10 @@ from support.stamps_truth import check, run, several
 
 from locust_llm.client import connection as connection_module
 from locust_llm.client.connection import Connection
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
-from locust_llm.client.kernel_clock import wall_minus_monotonic_ns
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.kernel_clock import measure_clock_offset_ns
+from locust_llm.client.process_reader import get_stream_reader
 from locust_llm.client.response import Response
 from locust_llm.core.record import OK, Record
 
@@ -132,7 +132,7 @@ def test_the_offset_of_two_clocks() -> None:
         now[0] += 100
         return now[0]
 
-    assert abs(wall_minus_monotonic_ns(wall, monotonic) - 5_000_000) <= 50
+    assert abs(measure_clock_offset_ns(wall, monotonic) - 5_000_000) <= 50
     slow = iter(
         [30_000, 50_000, 700, 25_000, *[40_000] * 5]
     )  # held up between the two readings, but for the third time
@@ -141,7 +141,7 @@ def test_the_offset_of_two_clocks() -> None:
         now[0] += next(slow)
         return now[0] + 5_000_000
 
-    assert abs(wall_minus_monotonic_ns(held_up, monotonic) - 5_000_000) <= 1000
+    assert abs(measure_clock_offset_ns(held_up, monotonic) - 5_000_000) <= 1000
 
 
 # -- TLS, IPv6 -------------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_tls_that_breaks_is_a_failure(scripted_tls: Scripted, certificate: Path)
     record, _ = run(scripted_tls, "tls-cut", stream(3, cut="reset"), port="tls", tls=context(certificate))
     assert (record.outcome, len(record.chunk_us)) == ("reset", 3)
     request = scripted_tls.request("tls-stranger", stream(3), port="tls", tls=ssl.create_default_context())
-    record = exchange(UserConnection(), Gate(), request, 0.0)
+    record = exchange_request(UserConnection(), Gate(), request, 0.0)
     assert (record.outcome, record.sent_at) == ("tls", None)
 
 
@@ -221,7 +221,7 @@ def test_five_hundred_streams_at_once_share_nothing(scripted: Scripted) -> None:
         assert "".join(timed.answer.text) == "".join(f"{number}:{n} " for n in range(number % 4 + 1))
         alone += check(record, timed.sent_ns, row)
     assert alone > 0
-    assert stream_reader().open_streams == 0
+    assert get_stream_reader().open_streams == 0
 
 
 def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(scripted: Scripted) -> None:
@@ -233,7 +233,7 @@ def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(script
     record: Record = job.value.record
     assert record.outcome == "cut"
     assert 1 <= len(record.chunk_us) < 500
-    assert (line.connection, stream_reader().open_streams) == (None, 0)
+    assert (line.connection, get_stream_reader().open_streams) == (None, 0)
     row = scripted.row("killed")
     assert row.end == "gone"
     assert row.ended < (record.closed_at + 2) * 1e9
@@ -248,7 +248,7 @@ def test_a_greenlet_that_is_killed_again_and_again_gives_one_record(scripted: Sc
         gevent.sleep(0)
     job.join()
     assert job.value.record.outcome == "cut"
-    assert stream_reader().open_streams == 0
+    assert get_stream_reader().open_streams == 0
 
 
 def until(true: Callable[[], object], patience_s: float = 10.0) -> None:
@@ -262,7 +262,7 @@ def added(server: Scripted, name: str, steps: list[Any]) -> Any:
     """A request that is on its way without an exchange: (reader, reading)."""
     request = server.request(name, steps)
     connection = Connection(request.target)
-    reader, timed = stream_reader(), Response(time.monotonic_ns())
+    reader, timed = get_stream_reader(), Response(time.monotonic_ns())
     reading = reader.add(connection, timed)
     connection.send(request.pieces)
     return reader, reading
@@ -318,7 +318,9 @@ def test_a_hook_that_raises_ends_nobody_elses_request(scripted: Scripted) -> Non
         raise KeyError("a hook of the user's")
 
     def hooked() -> Record:
-        return exchange(UserConnection(), Gate(1), scripted.request("hooked", stream(2, first_ms=30)), 0.0, hook)
+        return exchange_request(
+            UserConnection(), Gate(1), scripted.request("hooked", stream(2, first_ms=30)), 0.0, hook
+        )
 
     jobs = [gevent.spawn(hooked), gevent.spawn(run, scripted, "beside", stream(2, first_ms=30))]
     gevent.sleep(0.015)
@@ -353,19 +355,19 @@ def test_three_hundred_mixed_requests_leave_no_descriptor(scripted: Scripted) ->
     before = descriptors()
     thirty()
     assert descriptors() == before
-    assert stream_reader().open_streams == 0
+    assert get_stream_reader().open_streams == 0
 
 
 def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     run(scripted, "parent", stream(1))
-    ours = stream_reader()
+    ours = get_stream_reader()
     out, into = os.pipe()
     child = gevent.os.fork()
     if child == 0:  # no pytest from here on
         said = b"failed"
         try:
             record, timed = run(scripted, "child", stream(3))
-            theirs = stream_reader()
+            theirs = get_stream_reader()
             if record.outcome == OK and len(timed.stamps) and theirs is not ours:
                 said = b"fine"
         finally:
@@ -381,9 +383,9 @@ def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     assert scripted.row("child").end == "played"
     record, _ = run(scripted, "parent-again", stream(3))  # and the child took nothing of ours with it
     assert record.outcome == OK
-    assert stream_reader() is ours
+    assert get_stream_reader() is ours
 
 
 def test_a_greenlet_that_computes_cannot_hold_the_thread_up_for_a_tokens_time() -> None:
-    stream_reader()
+    get_stream_reader()
     assert sys.getswitchinterval() <= 0.001

@@ -9,9 +9,9 @@ import pytest
 from support.scripted import Scripted, stream
 
 from locust_llm.client import process_reader, python_reader
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
-from locust_llm.client.process_reader import new_reader, reader_failure, stream_reader
+from locust_llm.client.process_reader import get_stream_reader, reader_failure, start_new_reader
 from locust_llm.client.reader import DIED, StreamReader
 from locust_llm.client.response import Response
 from locust_llm.core.record import CLIENT_ERROR, OK, Record
@@ -41,12 +41,12 @@ def scripted(each_reader: str) -> Iterator[Scripted]:
 def reader(each_reader: str, monkeypatch: pytest.MonkeyPatch) -> StreamReader:
     """One that may die."""
     monkeypatch.setattr(process_reader, "_reader", None)
-    return stream_reader()
+    return get_stream_reader()
 
 
 def ask(server: Scripted, gate: Gate, name: str, steps: list[Any]) -> Record:
     with gevent.Timeout(10):
-        return exchange(UserConnection(), gate, server.request(name, steps), 0.0)
+        return exchange_request(UserConnection(), gate, server.request(name, steps), 0.0)
 
 
 BOTH = [
@@ -101,12 +101,12 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
 def test_the_next_run_has_a_reader_of_its_own(
     scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new_reader()
-    assert stream_reader() is reader
+    start_new_reader()
+    assert get_stream_reader() is reader
     monkeypatch.setattr(reader, "_look", interrupts)
     assert ask(scripted, Gate(), "last", stream(1, cut="stall")).outcome == CLIENT_ERROR
-    new_reader()
-    assert stream_reader() is not reader
+    start_new_reader()
+    assert get_stream_reader() is not reader
     assert ask(scripted, Gate(), "first", stream(1)).outcome == OK
 
 

@@ -17,7 +17,13 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import LLMUser
 from locust_llm.client.connection import ConnectFailed, Connection
-from locust_llm.client.requests_bridge import authorities, keep_home, target, tls, update_session
+from locust_llm.client.requests_bridge import (
+    find_trusted_certificates,
+    keep_headers_on_server,
+    make_target,
+    make_tls_context,
+    update_session,
+)
 from locust_llm.client.response import Response
 
 KEYS = {"Authorization": "Bearer sk-1234567", "X-Api-Key": "sk-7654321", "X-Tenant": "mine"}
@@ -34,7 +40,7 @@ def session(home: str) -> requests.Session:
     made = requests.Session()
     made.trust_env = False
     made.headers.update(KEYS)
-    keep_home(made, KEYS, lambda: home)
+    keep_headers_on_server(made, KEYS, lambda: home)
     return made
 
 
@@ -142,22 +148,22 @@ def test_hooks_get_a_response() -> None:
 
 def test_certificates_are_verified_unless_that_was_given_up(scripted_tls: Any, certificate: Path) -> None:
     url = f"https://127.0.0.1:{scripted_tls.ports['tls']}/"
-    assert target(url, True, None).tls is tls(True, None)
+    assert make_target(url, True, None).tls is make_tls_context(True, None)
     with pytest.raises(ConnectFailed) as caught:
-        Connection(target(url, True, None))
+        Connection(make_target(url, True, None))
     assert caught.value.outcome == "tls"
-    Connection(target(url, False, None)).close()
-    Connection(target(url, str(certificate), None)).close()
-    verified = tls(True, None)
+    Connection(make_target(url, False, None)).close()
+    Connection(make_target(url, str(certificate), None)).close()
+    verified = make_tls_context(True, None)
     assert (verified.verify_mode, verified.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert target("http://server", True, None) == target("http://server:80", False, None)
+    assert make_target("http://server", True, None) == make_target("http://server:80", False, None)
 
 
 def test_whom_the_environment_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
-    assert authorities().endswith("cacert.pem")
+    assert find_trusted_certificates().endswith("cacert.pem")
     monkeypatch.setenv("SSL_CERT_FILE", "one.pem")
-    assert authorities() == "one.pem"
+    assert find_trusted_certificates() == "one.pem"
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "two.pem")
-    assert authorities() == "two.pem"
+    assert find_trusted_certificates() == "two.pem"

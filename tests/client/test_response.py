@@ -14,11 +14,11 @@ from support.scripted import chunked, delta, event, head
 from locust_llm.client import response
 from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
-from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
+from locust_llm.core.foreign_text import MESSAGE_BYTES, sanitise_text
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.answer import ResponseAccumulator
 from locust_llm.protocols.known import PROTOCOLS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -171,9 +171,9 @@ def test_a_real_answer_means_the_same_in_every_split(name: str) -> None:
 STREAMED = sorted(name for name, expected in EXPECTED.items() if expected.streamed)
 
 
-def said(name: str, *pieces: bytes) -> tuple[Completion, tuple[str, str]]:
+def said(name: str, *pieces: bytes) -> tuple[ResponseAccumulator, tuple[str, str]]:
     """The body alone, without HTTP around it: the decoder of events and that of answers."""
-    answer = Completion(PROTOCOLS[kind_of(name)], True)
+    answer = ResponseAccumulator(PROTOCOLS[kind_of(name)], True)
     for found in EventDecoder().feed(enumerate(pieces)):
         answer.add(found)
     return answer, answer.outcome()
@@ -581,7 +581,7 @@ def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Respons
 @given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
 def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
     stream = outcome_of(reads, last, kind)
-    assert len(shown(stream.sample, lines=True).encode()) <= MESSAGE_BYTES
+    assert len(sanitise_text(stream.sample, lines=True).encode()) <= MESSAGE_BYTES
     assert stream.answer.choices >= 1
     assert len(stream.answer.finish_reason or "") <= 32
 

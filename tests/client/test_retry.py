@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.client.retry import BACKOFF_S, MAX_WAIT_S, pause_s, remarks_on, retry_after_s
+from locust_llm.client.retry import BACKOFF_S, MAX_WAIT_S, describe_retries, parse_retry_after_s, retry_pause_s
 
 NOON = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -31,33 +31,33 @@ NOON = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
     ],
 )
 def test_how_long_a_server_asks_to_wait(value: str, seconds: float | None) -> None:
-    assert retry_after_s(value, NOON) == seconds
+    assert parse_retry_after_s(value, NOON) == seconds
 
 
 @given(st.text())
 def test_no_text_raises(value: str) -> None:
-    seconds = retry_after_s(value, NOON)
+    seconds = parse_retry_after_s(value, NOON)
     assert seconds is None or seconds >= 0
 
 
 def test_what_the_server_asks_for_is_done_unless_it_is_absurd() -> None:
-    assert pause_s(1, 7.0, Random(1)) == 7.0
-    assert pause_s(9, 0.0, Random(1)) == 0.0
-    assert pause_s(1, MAX_WAIT_S, Random(1)) == MAX_WAIT_S
-    assert pause_s(1, MAX_WAIT_S + 0.1, Random(1)) is None
+    assert retry_pause_s(1, 7.0, Random(1)) == 7.0
+    assert retry_pause_s(9, 0.0, Random(1)) == 0.0
+    assert retry_pause_s(1, MAX_WAIT_S, Random(1)) == MAX_WAIT_S
+    assert retry_pause_s(1, MAX_WAIT_S + 0.1, Random(1)) is None
 
 
 def test_without_a_word_it_doubles_from_half_a_second_and_half_of_it_is_chance() -> None:
     for attempt, most in ((1, 0.5), (2, 1.0), (3, 2.0), (7, 32.0), (8, MAX_WAIT_S), (2000, MAX_WAIT_S)):
-        pauses = [pause_s(attempt, None, Random(seed)) for seed in range(200)]
+        pauses = [retry_pause_s(attempt, None, Random(seed)) for seed in range(200)]
         assert all(pause is not None and most / 2 <= pause <= most for pause in pauses)
         assert len(set(pauses)) > 100
     assert BACKOFF_S == 0.5
 
 
 def test_attempts_are_told_where_there_were_any() -> None:
-    assert list(remarks_on(0)) == []
-    assert next(remarks_on(1)).startswith("1 attempt was refused")
-    assert next(remarks_on(20)).startswith("20 attempts were refused")
-    assert next(iter(remarks_on(0, 3))).startswith("3 requests were sent again at once")
-    assert len(list(remarks_on(1, 1))) == 2
+    assert list(describe_retries(0)) == []
+    assert next(describe_retries(1)).startswith("1 attempt was refused")
+    assert next(describe_retries(20)).startswith("20 attempts were refused")
+    assert next(iter(describe_retries(0, 3))).startswith("3 requests were sent again at once")
+    assert len(list(describe_retries(1, 1))) == 2

@@ -14,7 +14,7 @@ from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
 from locust_llm.client import compression
-from locust_llm.client.compression import codings, decompressed
+from locust_llm.client.compression import decompress_body, parse_codings
 from locust_llm.client.response import MAX_ERROR_BYTES, Response
 from locust_llm.core.record import OK
 from locust_llm.protocols.known import PROTOCOLS
@@ -90,7 +90,7 @@ def test_json_and_pages_are_no_event_streams(kind: str | None) -> None:
 
 @pytest.mark.parametrize("coding", ["none", "identity", "", "None", "utf-8", "chunked", "identity, none"])
 def test_a_coding_that_changes_no_byte_is_none(coding: str) -> None:
-    assert codings(coding) == ()
+    assert parse_codings(coding) == ()
     assert outcome(typed("text/event-stream", Content_Encoding=coding), TEXTS + END) == (OK, "")
 
 
@@ -127,10 +127,10 @@ def test_an_error_that_comes_compressed_is_read(coding: str) -> None:
 
 def test_codings_one_over_the_other_and_what_is_no_such_coding() -> None:
     data = b"boom" * 10
-    assert decompressed(raw_deflate(data), ("deflate",), 1000) == data
-    assert decompressed(brotli.compress(gzip.compress(data)), ("gzip", "br"), 1000) == data
+    assert decompress_body(raw_deflate(data), ("deflate",), 1000) == data
+    assert decompress_body(brotli.compress(gzip.compress(data)), ("gzip", "br"), 1000) == data
     for applied in (("gzip",), ("br",), ("deflate",), ("zstd",), ("compress",), ("gzip",) * 4):
-        assert decompressed(b"\x00not compressed", applied, 1000) is None
+        assert decompress_body(b"\x00not compressed", applied, 1000) is None
     top = head(502, "text/plain", Content_Encoding="gzip", Connection="close")
     assert outcome(top, b"not compressed") == ("http_status", "HTTP 502: not compressed")
     top = head(502, "text/plain", Content_Encoding="zstd", Connection="close")
@@ -174,16 +174,16 @@ def test_zstd_by_a_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "zstd", None if name == "zstandard" else package)
     monkeypatch.setattr(compression, "zstandard", package if name == "zstandard" else None)
     data = json.dumps(ERROR).encode()
-    assert decompressed(zstd_frame(data), ("zstd",), 1000) == data
-    assert decompressed(zstd_frame(data), ("zstd",), 10) == data[:10]
-    assert decompressed(package.compress(bytes(64 << 20)), ("zstd",), MAX_ERROR_BYTES) == bytes(MAX_ERROR_BYTES)
-    assert decompressed(b"\x00not compressed", ("zstd",), 1000) is None
+    assert decompress_body(zstd_frame(data), ("zstd",), 1000) == data
+    assert decompress_body(zstd_frame(data), ("zstd",), 10) == data[:10]
+    assert decompress_body(package.compress(bytes(64 << 20)), ("zstd",), MAX_ERROR_BYTES) == bytes(MAX_ERROR_BYTES)
+    assert decompress_body(b"\x00not compressed", ("zstd",), 1000) is None
 
 
 @pytest.mark.parametrize("coding", CODERS)
 def test_a_bomb_stays_small(coding: str) -> None:
     bomb = CODERS[coding](b"x" * (64 << 20))
-    found = decompressed(bomb, (coding,), MAX_ERROR_BYTES)
+    found = decompress_body(bomb, (coding,), MAX_ERROR_BYTES)
     assert found is not None
     assert len(found) <= MAX_ERROR_BYTES
     got = outcome(head(500, "text/plain", Content_Encoding=coding, Connection="close"), bomb)

@@ -31,12 +31,12 @@ from support.tls_pair import pair
 
 from locust_llm.client import native, process_reader
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.fetch import FetchFailed, fetch
 from locust_llm.client.gate import Gate
 from locust_llm.client.python_reader import PythonReader
 from locust_llm.client.request import Request
-from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, TLS, Greeting
+from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, ServerHello, TLSLayer
 
 DEADLINE_S = 0.5
 
@@ -46,9 +46,9 @@ TLS13: Final = ssl.TLSVersion.TLSv1_3
 KINDS: Final = {TLS12: WITHOUT_DATA_12, TLS13: WITHOUT_DATA}
 
 
-def sealed_pair(certificate: Path, log: Path, version: ssl.TLSVersion = TLS13) -> tuple[TLS, Sealer | Sealer12]:
+def sealed_pair(certificate: Path, log: Path, version: ssl.TLSVersion = TLS13) -> tuple[TLSLayer, Sealer | Sealer12]:
     """A client after its handshake, and what seals as its server."""
-    client = TLS(ssl.create_default_context(cafile=str(certificate)), "localhost")
+    client = TLSLayer(ssl.create_default_context(cafile=str(certificate)), "localhost")
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context_of(str(certificate), str(log), version).wrap_bio(to_server, to_client, server_side=True)
     data = hello = b""
@@ -140,7 +140,7 @@ def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
     monkeypatch.setattr(process_reader, "kind", kind)
     monkeypatch.setattr(process_reader, "_reader", None)
     flooded(name, flood_url, certificate)
-    process_reader.stream_reader().stop()
+    process_reader.get_stream_reader().stop()
 
 
 @pytest.mark.parametrize("name", AT_LENGTH_12)
@@ -162,7 +162,7 @@ def flooded(name: str, flood_url: str, certificate: Path) -> None:
     line = UserConnection()
     began = time.monotonic()
     with loop_watched() as held:
-        record = exchange(line, Gate(), request, 0.0)
+        record = exchange_request(line, Gate(), request, 0.0)
     line.close()
     assert record.outcome in ("tls", "timeout", "too_large", "malformed")
     assert time.monotonic() - began < DEADLINE_S + 1
@@ -238,7 +238,7 @@ def retry(group: int, cookie: int = 0) -> bytes:
 def test_a_greeting_is_read_however_it_is_cut(group: int, bits: int, size: int, cookie: int) -> None:
     message = retry(group, cookie)
     sent = record(b"\1", 20) + b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
-    greeting = Greeting()
+    greeting = ServerHello()
     for at in range(0, len(sent), size):
         assert greeting.slow_key == 0
         greeting.add(sent[at : at + size])
@@ -281,7 +281,7 @@ def test_data_that_is_hostile_does_not_hold_the_loop_either(name: str, hostile_p
     )  # fmt: skip
     line = UserConnection()
     with loop_watched() as held:
-        record = exchange(line, Gate(), request, 0.0)
+        record = exchange_request(line, Gate(), request, 0.0)
     line.close()
     assert record.closed_at - (record.sent_at or 0.0) < DEADLINE_S + 1
     assert max(held) < 2 * HELD_S  # 200 kB that come at once are decoded at once

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from locust_llm.core.ci_log import VARIABLES, GuardedStream, guard_streams, say_commands
+from locust_llm.core.ci_log import VARIABLES, GuardedStream, guard_streams, print_ci_commands
 
 PIECES: Final = st.lists(
     st.one_of(
@@ -73,6 +73,6 @@ def test_commands_of_our_own_are_on_lines_of_their_own(monkeypatch: pytest.Monke
     guard_streams({"GITHUB_ACTIONS": "true"})
     assert cast(object, sys.stdout) is not out
     print("::error::not ours", end="")
-    say_commands("::notice::ours\n")
+    print_ci_commands("::notice::ours\n")
     print("::error::not ours")
     assert out.getvalue() == ": :error::not ours\n::notice::ours\n: :error::not ours\n"

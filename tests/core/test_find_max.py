@@ -8,13 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from locust_llm.core.sweep import Done, following, sweep
+from locust_llm.core.sweep import FinishedStage, choose_next_stage, parse_sweep
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.slo.grammar import FAIL, PASS
 
 SLOTS = 6
@@ -26,34 +26,34 @@ SECONDS = 50.0
 
 def load() -> Virtual:
     clock = VirtualClock()
-    config = Config(max_num_batched_tokens=2048, max_num_seqs=SLOTS, kv_tokens=2**19)
+    config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=SLOTS, kv_tokens=2**19)
     return Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock))
 
 
 @cache  # a number of users is asked for by several tests, and always answers the same
-def closed_loop(users: float) -> Done:
+def closed_loop(users: float) -> FinishedStage:
     run = load()
-    run.closed_loop(int(users), repeat(Request(200, 100)), stagger_s=0.13)
+    run.closed_loop(int(users), repeat(VirtualRequest(200, 100)), stagger_s=0.13)
     return measured(users, run)
 
 
-def open_loop(rate: float) -> Done:
+def open_loop(rate: float) -> FinishedStage:
     random, run = Random(7), load()
     at = np.cumsum([random.expovariate(1.0) for _ in range(int(2 * SECONDS * rate))]) / rate
-    run.open_loop((moment, Request(200, 100)) for moment in at.tolist() if moment < SECONDS)
+    run.open_loop((moment, VirtualRequest(200, 100)) for moment in at.tolist() if moment < SECONDS)
     return measured(rate, run)
 
 
-def measured(value: float, run: Virtual) -> Done:
+def measured(value: float, run: Virtual) -> FinishedStage:
     """The first fifth of the time does not count; who still waits at its end has waited for so long at least."""
     rows = [row for row in run.run(until=SECONDS) if row.sent_at > SECONDS / 5]
     p95 = float(np.percentile([row.ttft_s for row in rows], 95))
-    return Done(value, PASS if p95 <= TTFT_S else FAIL, len(rows) / SECONDS, "OK")
+    return FinishedStage(value, PASS if p95 <= TTFT_S else FAIL, len(rows) / SECONDS, "OK")
 
 
-def found(text: str, stage: Callable[[float], Done]) -> tuple[list[Done], str]:
-    asked, done = sweep(text), list[Done]()
-    while not isinstance(step := following(asked, done, find_max=True), str):
+def found(text: str, stage: Callable[[float], FinishedStage]) -> tuple[list[FinishedStage], str]:
+    asked, done = parse_sweep(text), list[FinishedStage]()
+    while not isinstance(step := choose_next_stage(asked, done, find_max=True), str):
         done.append(stage(step))
     return done, step
 

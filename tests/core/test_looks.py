@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from locust_llm.core.settings import Settings, look_times
-from locust_llm.core.validation import mistakes, too_few_requests
+from locust_llm.core.settings import Settings, interim_analysis_times
+from locust_llm.core.validation import find_too_few_requests, validate_settings
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,14 @@ from locust_llm.core.validation import mistakes, too_few_requests
     ],
 )
 def test_by_pencil(first_s: float | None, most_s: float | None, times: tuple[float, ...]) -> None:
-    assert look_times(first_s, most_s) == times
+    assert interim_analysis_times(first_s, most_s) == times
 
 
 def said(**given: object) -> list[str]:
     return [
-        m for m in mistakes(msgspec.convert({"host": "http://h", "model": "m", **given}, Settings)) if "decided" in m
+        m
+        for m in validate_settings(msgspec.convert({"host": "http://h", "model": "m", **given}, Settings))
+        if "decided" in m
     ]
 
 
@@ -42,7 +44,7 @@ def test_what_it_needs_and_what_contradicts_it() -> None:
 def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
     def few(**given: object) -> list[str]:
         rules = ["ttft p99 < 1s", "ttft p50 < 1s", "error_rate < 1%"]
-        return list(too_few_requests(msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)))
+        return list(find_too_few_requests(msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)))
 
     (line,) = few(request_count=300)
     assert line.startswith("--request-count 300: too few for ttft p99 < 1s to pass")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from locust_llm.core.machine import Machine, machine_line, machine_of
+from locust_llm.core.machine import Machine, detect_machine, format_machine
 
 CPUINFO = """\
 processor\t: 0
@@ -25,23 +25,23 @@ def test_a_virtual_machine(tmp_path: Path) -> None:
     frequency = tmp_path / "devices/system/cpu/cpu0/cpufreq"
     frequency.mkdir(parents=True)
     (frequency / "scaling_governor").write_text("powersave\n")
-    found = machine_of(tmp_path, tmp_path)
+    found = detect_machine(tmp_path, tmp_path)
     assert (found.cpu, found.mhz, found.virtual, found.load) == ("Abacus 3", 3100.0, True, 0.52)
-    line = machine_line(found)
+    line = format_machine(found)
     assert line == f"Abacus 3, {found.cores} cores, 3100 MHz, governor powersave, virtual, Linux 6.1.0"
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    found = machine_of(tmp_path, tmp_path)
+    found = detect_machine(tmp_path, tmp_path)
     assert (found.mhz, found.virtual, found.governor, found.load) == (None, None, "", None)
-    assert machine_line(Machine(cpu="x")) == "x"
+    assert format_machine(Machine(cpu="x")) == "x"
 
 
 def test_damaged_files_are_no_reason_to_fail(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_bytes(b"\xff\xfe: \n\n\ncpu MHz : fast\n")
     (tmp_path / "loadavg").write_text("\n")
-    assert machine_of(tmp_path, tmp_path).mhz is None
+    assert detect_machine(tmp_path, tmp_path).mhz is None
 
 
 def test_this_machine() -> None:
-    assert machine_of().kernel
+    assert detect_machine().kernel

@@ -6,20 +6,20 @@ from locust_llm.core.phases import (
     PROFILING,
     UNCOUNTED_SHARE,
     WARMUP,
-    Plan,
-    label_of,
-    profiling,
-    stage_of,
+    PhasePlan,
+    label_phase,
+    profiling_phase,
+    stage_of_phase,
 )
 
 
 def test_the_only_process_gets_everything_at_once() -> None:
-    plan = Plan(None, 100)
+    plan = PhasePlan(None, 100)
     assert (plan.phase, plan.grant(1), plan.grant(1)) == (PROFILING, 100, 0)
 
 
 def test_shares_get_smaller_towards_the_end() -> None:
-    plan = Plan(None, 100)
+    plan = PhasePlan(None, 100)
     shares = [plan.grant(2) for _ in range(40)]
     # an eighth of what is left, at least one: 100/8, 88/8, 77/8, 68/8, 60/8, ...
     assert shares[:8] == [12, 11, 9, 8, 7, 6, 5, 5]
@@ -28,7 +28,7 @@ def test_shares_get_smaller_towards_the_end() -> None:
 
 
 def test_profiling_begins_when_the_whole_warmup_is_back() -> None:
-    plan = Plan(2, 3)
+    plan = PhasePlan(2, 3)
     assert (plan.phase, plan.grant(1), plan.grant(1)) == (WARMUP, 2, 0)
     assert plan.returned(WARMUP, 1) is False
     assert (plan.phase, plan.grant(1)) == (WARMUP, 0)
@@ -39,7 +39,7 @@ def test_profiling_begins_when_the_whole_warmup_is_back() -> None:
 
 
 def test_what_is_put_back_is_granted_again_and_holds_the_phase() -> None:
-    plan = Plan(None, 5)
+    plan = PhasePlan(None, 5)
     assert plan.grant(1) == 5
     plan.put_back(PROFILING, 2)
     assert plan.returned(PROFILING, 3) is False
@@ -48,7 +48,7 @@ def test_what_is_put_back_is_granted_again_and_holds_the_phase() -> None:
 
 
 def test_a_plan_without_end_has_none() -> None:
-    plan = Plan(3, None)
+    plan = PhasePlan(3, None)
     assert plan.grant(1) == 3
     assert plan.returned(WARMUP, 3) is True
     assert [plan.grant(4), plan.grant(4)] == [UNCOUNTED_SHARE, UNCOUNTED_SHARE]
@@ -58,7 +58,7 @@ def test_a_plan_without_end_has_none() -> None:
 
 
 def test_a_phase_that_is_closed_is_over_when_all_is_back() -> None:
-    plan = Plan(None, None, warms_up=True)
+    plan = PhasePlan(None, None, warms_up=True)
     assert (plan.phase, plan.grant(1)) == (WARMUP, UNCOUNTED_SHARE)
     assert plan.returned(WARMUP, 3) is False
     assert plan.close() is False  # two run, say; the rest is in the hands of the sender
@@ -67,12 +67,12 @@ def test_a_phase_that_is_closed_is_over_when_all_is_back() -> None:
     assert plan.returned(WARMUP, 1) is False
     assert plan.returned(WARMUP, 1) is True
     assert (plan.phase, plan.put_back(WARMUP, 1)) == (PROFILING, False)
-    idle = Plan(None, None, warms_up=True)
+    idle = PhasePlan(None, None, warms_up=True)
     assert (idle.close(), idle.phase, idle.close(), idle.phase, idle.close()) == (True, PROFILING, True, OVER, False)
 
 
 def test_arrivals_that_are_dealt_out_are_of_the_count() -> None:
-    plan = Plan(None, 5)
+    plan = PhasePlan(None, 5)
     plan.deal(3)
     assert (plan.left, plan.returned(PROFILING, 3)) == (2, False)
     plan.deal(2)
@@ -80,7 +80,7 @@ def test_arrivals_that_are_dealt_out_are_of_the_count() -> None:
 
 
 def test_each_stage_is_a_phase_and_between_two_nothing_is_given_away() -> None:
-    plan = Plan(1, None, staged=True)
+    plan = PhasePlan(1, None, staged=True)
     assert (plan.phase, plan.grant(1), plan.returned(WARMUP, 1)) == (WARMUP, 1, True)
     assert (plan.phase, plan.grant(1), plan.close()) == (BETWEEN, 0, False)
     plan.begin(1, None)
@@ -96,6 +96,6 @@ def test_each_stage_is_a_phase_and_between_two_nothing_is_given_away() -> None:
 
 
 def test_the_names_of_phases() -> None:
-    assert [profiling(), profiling(12)] == [PROFILING, "profiling 12"]
-    assert [stage_of(phase) for phase in (WARMUP, PROFILING, "profiling 12", BETWEEN)] == [0, 0, 12, 0]
-    assert [label_of(phase) for phase in (WARMUP, PROFILING, "profiling 12")] == [WARMUP, PROFILING, PROFILING]
+    assert [profiling_phase(), profiling_phase(12)] == [PROFILING, "profiling 12"]
+    assert [stage_of_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12", BETWEEN)] == [0, 0, 12, 0]
+    assert [label_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12")] == [WARMUP, PROFILING, PROFILING]

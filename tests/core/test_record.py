@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.core.jsonl import line, metrics, parse_line
+from locust_llm.core.jsonl import format_record_line, make_record_metrics, parse_record_line
 from locust_llm.core.record import (
     AT_ONCE,
     CANCELLED,
@@ -93,8 +93,8 @@ def test_why_there_is_no_itl(ms: tuple[float, ...], fields: dict[str, Any], why:
     assert record.no_itl == why
     assert (record.itl_s is None) == bool(why)
     assert (
-        ("inter_token_latency" in metrics(record))
-        == ("output_token_throughput_per_user" in metrics(record))
+        ("inter_token_latency" in make_record_metrics(record))
+        == ("output_token_throughput_per_user" in make_record_metrics(record))
         == (not why)
     )
 
@@ -198,7 +198,7 @@ def test_tokens_per_chunk() -> None:
 
 def test_chunk_tokens_are_read_back_and_those_of_other_chunks_are_refused() -> None:
     known = answered(1, 2, 3, chunk_tokens=((1, 1), (4, 2)))
-    assert parse_line(line(known)) == known
-    assert b"chunk_tokens" not in line(answered(1, 2, 3))  # as older folders have them
+    assert parse_record_line(format_record_line(known)) == known
+    assert b"chunk_tokens" not in format_record_line(answered(1, 2, 3))  # as older folders have them
     with pytest.raises(ValueError, match="chunk_tokens are not of its chunks"):
-        parse_line(line(answered(1, 2, 3, chunk_tokens=((1, 1), (4, 9)))))
+        parse_record_line(format_record_line(answered(1, 2, 3, chunk_tokens=((1, 1), (4, 9)))))

@@ -3,9 +3,9 @@
 import pytest
 
 from locust_llm.core import validation
-from locust_llm.core.settings import Settings, of_stage
-from locust_llm.core.validation import mistakes
-from locust_llm.run.address import base_url, replica_urls, url_of
+from locust_llm.core.settings import Settings, make_stage_settings
+from locust_llm.core.validation import validate_settings
+from locust_llm.run.address import join_server_url, normalise_base_url, split_replica_urls
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 
@@ -189,7 +189,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("asked", "lines"), MISTAKES)
 def test_what_cannot_be_is_said_in_one_line_each(asked: dict[str, object], lines: list[str]) -> None:
-    assert list(mistakes(Settings(**asked))) == lines
+    assert list(validate_settings(Settings(**asked))) == lines
 
 
 POSSIBLE = [
@@ -218,7 +218,7 @@ POSSIBLE = [
 
 @pytest.mark.parametrize("asked", POSSIBLE)
 def test_what_can_be_passes(asked: dict[str, object]) -> None:
-    assert list(mistakes(Settings(**asked))) == []
+    assert list(validate_settings(Settings(**asked))) == []
 
 
 def test_the_warmup_falls_back_to_the_main_phase() -> None:
@@ -255,8 +255,8 @@ def test_the_warmup_falls_back_to_the_main_phase() -> None:
     ],
 )
 def test_a_host_in_all_its_forms(host: str, url: str) -> None:
-    assert base_url(host) == url
-    assert base_url(url) == url
+    assert normalise_base_url(host) == url
+    assert normalise_base_url(url) == url
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_a_host_in_all_its_forms(host: str, url: str) -> None:
     ],
 )
 def test_a_path_at_an_address(address: str, path: str, url: str) -> None:
-    assert url_of(address, path) == url
+    assert join_server_url(address, path) == url
 
 
 def test_several_hosts() -> None:
-    assert replica_urls("a:1, http://a:1/v1,https://b/v1/ ,") == ("http://a:1", "https://b")
-    assert replica_urls("a:1") == replica_urls("a:1,http://a:1/") == replica_urls("") == ()
-    assert base_url(" a:1 ,b:2") == "http://a:1"
+    assert split_replica_urls("a:1, http://a:1/v1,https://b/v1/ ,") == ("http://a:1", "https://b")
+    assert split_replica_urls("a:1") == split_replica_urls("a:1,http://a:1/") == split_replica_urls("") == ()
+    assert normalise_base_url(" a:1 ,b:2") == "http://a:1"
     assert Settings(host="x").addresses == ("x",)
     assert Settings(host="x", hosts=("x", "y")).addresses == ("x", "y")
 
@@ -286,20 +286,21 @@ def test_a_stage_is_a_run_of_its_own() -> None:
     asked = Settings(sweep="concurrency=2,8", prefill_concurrency=4, find_max=True)
     assert asked.max_users_asked == 8
     assert [
-        (s.users, s.prefill_concurrency, s.sweep, s.staged) for s in (of_stage(asked, "concurrency", v) for v in (2, 8))
+        (s.users, s.prefill_concurrency, s.sweep, s.staged)
+        for s in (make_stage_settings(asked, "concurrency", v) for v in (2, 8))
     ] == [
         (2, 2, None, None),
         (8, 4, None, None),
     ]
     rates = Settings(sweep="request-rate=0.5,2")
     assert rates.open_loop
-    assert of_stage(rates, "request-rate", 0.5).request_rate == 0.5
+    assert make_stage_settings(rates, "request-rate", 0.5).request_rate == 0.5
     assert Settings(repeats=3).staged == ("repeat", (1, 2, 3))
 
 
 def test_a_rule_on_valid_answers_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Settings(slo=("schema_valid_rate > 90%",))
-    assert not list(mistakes(asked))
-    monkeypatch.setattr(validation, "available", lambda: False)
-    (why,) = mistakes(asked)
+    assert not list(validate_settings(asked))
+    monkeypatch.setattr(validation, "has_jsonschema", lambda: False)
+    (why,) = validate_settings(asked)
     assert why.endswith("pip install 'locust-llm[schema]'")

@@ -6,7 +6,7 @@ import pytest
 from support.records import UNIX, answered
 
 from locust_llm.core import storage as folder
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.storage import RecordFile
 
 
@@ -14,7 +14,8 @@ from locust_llm.core.storage import RecordFile
 def path(tmp_path: Path) -> Path:
     """Twenty requests that ended at the seconds 10 to 29, two broken lines among them."""
     lines = [
-        line(answered(5, sent_at=9.0 + i, closed_at=10.0 + i, id=str(i), name="x" * (i * 7 % 50))) for i in range(20)
+        format_record_line(answered(5, sent_at=9.0 + i, closed_at=10.0 + i, id=str(i), name="x" * (i * 7 % 50)))
+        for i in range(20)
     ]
     lines.insert(7, b"rubbish")
     lines.insert(14, lines[3][:50])

@@ -19,7 +19,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from support.runs import free_port
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.report.ci.comment import mark
+from locust_llm.report.ci.comment import make_comment_mark
 
 CHECKOUT: Final = Path(__file__).parents[2]
 CI: Final = CHECKOUT / "deploy" / "ci"
@@ -246,7 +246,7 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
     )
     assert "listening on" in failed.done["Stop the server"].said
     (comment,) = comments.all()
-    assert comment["body"].startswith(mark("load-test"))
+    assert comment["body"].startswith(make_comment_mark("load-test"))
     for part in ("SLO FAIL", "error\\_rate \\>", "| TTFT p50 (ms)", "base", "this run"):
         assert part in comment["body"]
 
@@ -342,7 +342,7 @@ class Comments:
 def commented(tmp_path: Path, comments: Comments, name: str, said: str) -> Done:
     """The step of the action, with a locust-llm that prints ``said`` below the mark of ``name``."""
     script = comments.home / "bin" / "locust-llm"
-    script.write_text(f'#!/bin/bash\n[ "$1" = comment ] && printf "%s\\n" "{mark(name)}" "{said}"\n')
+    script.write_text(f'#!/bin/bash\n[ "$1" = comment ] && printf "%s\\n" "{make_comment_mark(name)}" "{said}"\n')
     script.chmod(0o755)
     path = f"{comments.path}:{os.environ['PATH']}"
     root = tmp_path / f"{name}-{said}"
@@ -356,12 +356,15 @@ def commented(tmp_path: Path, comments: Comments, name: str, said: str) -> Done:
 def test_a_comment_stays_one(me: str, tmp_path: Path) -> None:
     """Also behind others, and beside those of others that begin alike."""
     comments = Comments(tmp_path / "gh", me)
-    spoofed = [{"id": n, "by": "somebody", "body": f"{mark('a')} spoofed"} for n in (1, 2, 3)]
+    spoofed = [{"id": n, "by": "somebody", "body": f"{make_comment_mark('a')} spoofed"} for n in (1, 2, 3)]
     comments.keep(spoofed)
     for name, said in (("a", "one"), ("b", "other"), ("a", "two")):
         assert commented(tmp_path, comments, name, said).said == ""
     assert comments.all()[:3] == spoofed
-    assert [one["body"] for one in comments.all()[3:]] == [f"{mark('a')}\ntwo\n", f"{mark('b')}\nother\n"]
+    assert [one["body"] for one in comments.all()[3:]] == [
+        f"{make_comment_mark('a')}\ntwo\n",
+        f"{make_comment_mark('b')}\nother\n",
+    ]
     assert comments.asked()[-1].startswith("api --method PATCH repos/us/it/issues/comments/4 ")
     assert all(line.endswith(" by t") for line in comments.asked())
 

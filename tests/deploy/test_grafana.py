@@ -15,7 +15,7 @@ import pytest
 import requests
 from support.runs import free_port
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 DASHBOARD: Final = json.loads((Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text())
 PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -86,7 +86,7 @@ def series(url: str, query: str, began: float, ended: float) -> list[Any]:
 @pytest.mark.skipif(PROMETHEUS is None, reason="there is no prometheus (Debian: apt-get install prometheus)")
 def test_each_panel_has_series(tmp_path: Path) -> None:
     port, began = free_port(), time.time()
-    with simulator() as server, prometheus(tmp_path, free_port(), port) as url:
+    with start_simulator() as server, prometheus(tmp_path, free_port(), port) as url:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", server, "-u", "4", "-t", "10",
              "--prefill-concurrency", "2", "--output-tokens-mean", "20", "--no-probe", "--metrics-port", str(port),

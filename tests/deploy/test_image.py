@@ -22,7 +22,7 @@ from support.runs import free_port
 
 from locust_llm import read
 from locust_llm.core.record import OK
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 CHECKOUT: Final = Path(__file__).parents[2]
@@ -181,7 +181,7 @@ def requests_of(folder: Path) -> int:
 @pytest.mark.slow
 def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image, tmp_path: Path) -> None:
     folder = image.root / "reports" / "run"
-    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+    with start_simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
         variables = {
             "LOCUST_HOST": url,
             "LOCUST_USERS": "4",
@@ -241,7 +241,7 @@ def test_what_pods_are_told_is_a_run_over_two_workers_with_its_verdict(
     passed: Callable[[], tuple[list[str], list[str], dict[str, str]]], image: Image, tmp_path: Path
 ) -> None:
     port = str(free_port())
-    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+    with start_simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
         changed = {
             "--host": url, "--users": "4", "--run-time": "5s", "--slo": "error_rate > 99%", "--expect-workers": "2",
             "--master-host": "127.0.0.1", "--master-port": port,

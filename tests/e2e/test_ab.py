@@ -13,8 +13,8 @@ from support.runs import records
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
-from locust_llm.demo import simulator
-from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
+from locust_llm.demo import start_simulator
+from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, PairedComparison
 
 SHORT = (
     "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",
@@ -38,12 +38,12 @@ def by_block(folder: Path) -> dict[tuple[int, str], list[Record]]:
 @pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator() as base, simulator("--time-scale", "1.5") as candidate:
+    with start_simulator() as base, start_simulator("--time-scale", "1.5") as candidate:
         done = ab(
             folder, "--base", base, "--candidate", candidate, "-u", "3", *processes, *SHORT,
             "--slo", "itl p50 within 10% of base", "--slo", "error_rate < 1%",
         )  # fmt: skip
-    run, found = read_run(folder), msgspec.json.decode((folder / "ab.json").read_bytes(), type=Paired)
+    run, found = read_run(folder), msgspec.json.decode((folder / "ab.json").read_bytes(), type=PairedComparison)
     assert [(arm.name, arm.host) for arm in run.arms] == [(BASE, base), (CANDIDATE, candidate)]
     assert any(note.startswith("The base's own metrics (simulator, ") for note in run.notes)
     assert [(stage.pair, stage.arm) for stage in run.stages] == [tuple(block) for block in run.settings.blocks]
@@ -80,7 +80,7 @@ def _at(record: Record, run: object) -> float:
 def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -> None:
     folder, log = tmp_path / "r", tmp_path / "rows.jsonl"
     log.write_text("".join(f'{{"text": "row {i} {"word " * 60}"}}\n' for i in range(30)))
-    with simulator("--enable-prefix-caching") as url:
+    with start_simulator("--enable-prefix-caching") as url:
         done = ab(
             folder, "--base", url, "--candidate-set", "header:X-Key=sesame-open", "-u", "2", *SHORT,
             "--input-file", str(log), "--candidate-set", "body.temperature=0.5", "--no-probe",
@@ -96,7 +96,7 @@ def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_what_cannot_be_is_refused_before_any_load(tmp_path: Path) -> None:
-    with simulator() as url:
+    with start_simulator() as url:
         for words, said in (
             ((), "ab takes --candidate URL"),
             (("--candidate", "localhost:1"), "the candidate: cannot reach http://localhost:1"),

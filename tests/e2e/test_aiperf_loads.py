@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.core.jsonl import line
-from locust_llm.report.build import write
+from locust_llm.core.jsonl import format_record_line
+from locust_llm.report.build import write_reports
 
 LOADER = """
 import json, sys
@@ -69,8 +69,8 @@ def test_aiperf_loads_both_files(tmp_path: Path) -> None:
         failed("refused", sent_at=None, id="e", error=""),
         answered(50, phase="warmup", sent_at=1.0, id="f"),
     ]
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-    write(tmp_path, a_run(((0.0, 2),), users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0))
+    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    write_reports(tmp_path, a_run(((0.0, 2),), users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0))
     assert {name: value for name, value in loaded(tmp_path).items() if name in EXPECTED} == {
         "ttft_p50": 200.0,
         "phase": {"concurrency": 30, "prefill_concurrency": 3},
@@ -83,8 +83,8 @@ def test_aiperf_loads_both_files(tmp_path: Path) -> None:
 
 
 def test_aiperf_loads_a_run_without_a_model_a_host_or_users(tmp_path: Path) -> None:
-    (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
-    write(tmp_path, a_run(host="", model=None, users=None, prefill_concurrency=3))
+    (tmp_path / "profile_export.jsonl").write_bytes(format_record_line(answered(100)) + b"\n")
+    write_reports(tmp_path, a_run(host="", model=None, users=None, prefill_concurrency=3))
     assert loaded(tmp_path)["model"] == "unknown"
 
 
@@ -110,8 +110,8 @@ def test_aiperf_loads_the_exports_of_each_protocol(tmp_path: Path, kind: str, na
         else answered(100, 120, 150, id=str(i), **(CHUNKED if more else {}))
         for i in range(3)
     ]  # fmt: skip
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-    write(tmp_path, a_run(endpoint_type=kind, **more))
+    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    write_reports(tmp_path, a_run(endpoint_type=kind, **more))
     found = loaded(tmp_path)
     assert found["endpoint"] == [name, more.get("streaming", True)]
     assert found["models"] == (["base", "adapter:a/b"] if "model_mix" in more else ["m"])
@@ -141,8 +141,8 @@ def test_aiperf_plots_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     records = [answered(90 + i, 150, 200 + 5 * i, sent_at=10.0 + i / 3, id=str(i)) for i in range(30)]
-    (folder / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-    write(folder, a_run())
+    (folder / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    write_reports(folder, a_run())
     images, said = plotted(folder)
     assert images == {"ttft_over_time", "ttft_timeline"}, said
 
@@ -156,8 +156,10 @@ def test_aiperf_plots_the_stages_of_a_sweep_against_each_other(tmp_path: Path) -
             answered(50 * users + 3 * i, 60 * users + 50 + 3 * i, sent_at=10.0 + i / users, id=str(i))
             for i in range(40)
         ]
-        (folder / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-        write(folder, a_run(users=users, gpus=1))
+        (folder / "profile_export.jsonl").write_bytes(
+            b"".join(format_record_line(record) + b"\n" for record in records)
+        )
+        write_reports(folder, a_run(users=users, gpus=1))
     images, said = plotted(tmp_path / "stages")
     assert images == {
         "pareto_curve_throughput_per_gpu_vs_latency", "pareto_curve_throughput_per_gpu_vs_interactivity",

@@ -25,8 +25,8 @@ from support.runs import free_port, records
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run
 from locust_llm.core.storage import read_run
-from locust_llm.demo import simulator
-from locust_llm.report.results.waterfall import Waterfall
+from locust_llm.demo import start_simulator
+from locust_llm.report.results.waterfall import LatencyAttribution
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ class Found:
         self.folder, self.said = folder, said
         self.run: Run = read_run(folder)
         self.waterfall = msgspec.convert(
-            msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], Waterfall
+            msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], LatencyAttribution
         )
         ids = {record.id for record in records(folder)}
         self.truth = [row for row in truth["requests"] if row["id"] in ids and row["parts"]]
@@ -60,7 +60,9 @@ class Found:
 
 @contextmanager
 def a_server(port: int, *words: str) -> Iterator[str]:
-    with simulator("--truth", "full", "--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces", *words) as url:
+    with start_simulator(
+        "--truth", "full", "--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces", *words
+    ) as url:
         yield url
 
 
@@ -189,7 +191,7 @@ def test_spans_that_come_twice_and_late_among_many_others_leave_the_run_as_it_is
 
 
 def test_spans_that_never_come_hold_the_end_up_for_a_while_and_are_said(tmp_path: Path) -> None:
-    with simulator("--truth", "full") as url:
+    with start_simulator("--truth", "full") as url:
         found = load(tmp_path / "r", url, url, free_port(), "-u", "1", "--request-count", "5")
     assert "Waiting up to 6 s for the spans of 5 requests: none has come so far" in found.said
     assert "no request has a span (none came)" in " ".join(found.said.lower().split())

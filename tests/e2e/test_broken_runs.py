@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with simulator("--ttft-ms", "20", "--itl-ms", "2") as url:
+    with start_simulator("--ttft-ms", "20", "--itl-ms", "2") as url:
         yield url
 
 

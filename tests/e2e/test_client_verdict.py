@@ -17,13 +17,13 @@ from support.stamps_truth import check, several
 from locust_llm.client import process_reader
 from locust_llm.client.python_reader import PythonReader
 from locust_llm.core.storage import RECORDS, read_run
-from locust_llm.demo import simulator
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summarise import evidence
-from locust_llm.report.build import remake
+from locust_llm.demo import start_simulator
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summarise import collect_evidence
+from locust_llm.report.build import remake_reports
 from locust_llm.run.worker.health import THREADS, HealthMonitor
-from locust_llm.slo.client_verdict import CPU_WAIT, CPU_WAIT_ADVICE, INVALID, OK, Verdict, judge
+from locust_llm.slo.client_verdict import CPU_WAIT, CPU_WAIT_ADVICE, INVALID, OK, ClientVerdict, judge_client
 
 pytestmark = pytest.mark.serial
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.serial
 @pytest.mark.full
 def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator("--ttft-ms", "200", "--itl-ms", "20") as url:
+    with start_simulator("--ttft-ms", "200", "--itl-ms", "20") as url:
         run = a_run_against(url, folder, "-u", "100", "-t", "4s", "--output-tokens-mean", "60")
         while not (folder / RECORDS).exists():  # its start, too, would take eight times as long
             assert run.poll() is None
@@ -41,7 +41,7 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
             while run.poll() is None and read_run(folder).stopping_at is None:  # its reports, too, would take as long
                 time.sleep(0.2)
         run.wait(90)
-    summary, _ = remake(folder)
+    summary, _ = remake_reports(folder)
     assert summary.client is not None
     assert summary.client.level != OK
     assert any(CPU_WAIT in reason for reason in summary.client.reasons), summary.evidence
@@ -55,10 +55,10 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
 def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     """Other programs of this machine may be late all the same; but not this client, which has next to nothing to do."""
     folder = tmp_path / "r"
-    with simulator("--ttft-ms", "800", "--itl-ms", "20") as url:
+    with start_simulator("--ttft-ms", "800", "--itl-ms", "20") as url:
         run = a_run_against(url, folder, "-u", "20", "--request-count", "20", "--output-tokens-mean", "10")
         assert run.wait(90) == 0
-    summary, _ = remake(folder)
+    summary, _ = remake_reports(folder)
     (found,) = summary.evidence
     assert found.ttft_p99_ms is not None
     assert found.ttft_p99_ms > 800
@@ -66,7 +66,9 @@ def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     idle = msgspec.structs.replace(
         found, cpu_wait_share=None, loop_lag_p99_ms=None, read_lag_p99_ms=None, send_lag_p99_ms=None
     )
-    assert judge([idle]) == Verdict(OK)  # 0.8 s of TTFT, no chunk merged, little CPU: nothing of it is the client's
+    assert judge_client([idle]) == ClientVerdict(
+        OK
+    )  # 0.8 s of TTFT, no chunk merged, little CPU: nothing of it is the client's
 
 
 # -- code that holds the GIL -----------------------------------------------------------------------------------------------
@@ -99,9 +101,9 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     chunks = 6 * 40
     alone = sum(check(record, timed.sent_ns, row) for record, timed, row in got)
     assert 0 < alone < chunks * 0.9  # some came in the other 50 ms
-    requests = collect([msgspec.structs.replace(record, worker="local") for record, _, _ in got]).requests
-    part = Selection(requests, np.ones(len(requests), np.bool_))
-    from_records, whole = judge(evidence(part, ())), judge(evidence(part, [health]))
+    requests = collect_columns([msgspec.structs.replace(record, worker="local") for record, _, _ in got]).requests
+    part = RequestSelection(requests, np.ones(len(requests), np.bool_))
+    from_records, whole = judge_client(collect_evidence(part, ())), judge_client(collect_evidence(part, [health]))
     assert from_records is not None
     assert from_records.level == INVALID
     assert any("merged" in reason for reason in from_records.reasons)

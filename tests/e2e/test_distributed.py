@@ -27,7 +27,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.runs import CHAT, ROOT, Server, command, free_port, records
 
 from locust_llm.core.record import Record
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_shares import LEASE_S, SILENT_S
 from locust_llm.run.protocol import GONE_S
@@ -38,7 +38,7 @@ full: Final = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def simulated() -> Iterator[Server]:
-    with simulator("--truth", "full", "--ttft-ms", "100", "--itl-ms", "5") as url:
+    with start_simulator("--truth", "full", "--ttft-ms", "100", "--itl-ms", "5") as url:
         yield Server(url)
 
 
@@ -219,7 +219,7 @@ def test_a_ramp_is_followed_by_all_together(server: Server, tmp_path: Path, work
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Server]:
     """A server whose first tokens take longer than it takes to share work out, however slow this machine is."""
-    with simulator("--truth", "full", "--ttft-ms", "3000", "--itl-ms", "5") as url:
+    with start_simulator("--truth", "full", "--ttft-ms", "3000", "--itl-ms", "5") as url:
         yield Server(url)
 
 

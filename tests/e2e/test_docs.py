@@ -19,11 +19,11 @@ from locust_llm import probe_user as probe
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
 from locust_llm.core.record import FAILURES, Record
-from locust_llm.core.validation import mistakes
-from locust_llm.demo import DEMO, simulator
+from locust_llm.core.validation import validate_settings
+from locust_llm.demo import DEMO, start_simulator
 from locust_llm.run import options as options_module
-from locust_llm.run.locust_command import with_host
-from locust_llm.run.options import add_options, settings_of
+from locust_llm.run.locust_command import replace_base_by_host
+from locust_llm.run.options import add_options, build_settings
 from locust_llm.slo import grammar as slo
 
 ROOT: Final = Path(__file__).parents[2]
@@ -128,9 +128,9 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
         assert re.search(rf"^{re.escape(words[0])}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "locust" or words[0] in ("run", "ab", "probe", "demo"):
         name = "run" if program == "locust" else words.pop(0)
-        words = [*DEMO] if name == "demo" else with_host(words) if name == "ab" else words
+        words = [*DEMO] if name == "demo" else replace_base_by_host(words) if name == "ab" else words
         options: Namespace = load_parser(name).parse_args(words)
-        assert list(mistakes(settings_of(options))) == []
+        assert list(validate_settings(build_settings(options))) == []
         given = (options.locustfile or "").split(",")
         assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []
     else:
@@ -161,7 +161,7 @@ def test_the_first_commands_work(tmp_path: Path) -> None:
     assert [text for text in RUN if text not in known] == []
     locustfile = next(block for block in blocks(README, "python") if "LLMUser" in block)
     running = {}
-    with simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
+    with start_simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
         for number, (text, more) in enumerate(RUN.items()):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -191,9 +191,9 @@ def test_every_exception_is_needed() -> None:
 
 def known_options() -> set[str]:
     simulate = argparse.ArgumentParser()
-    from locust_llm.simulator.flags import add_arguments
+    from locust_llm.simulator.flags import add_simulator_arguments
 
-    add_arguments(simulate)
+    add_simulator_arguments(simulate)
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
     package = ROOT / "locust_llm"
@@ -237,7 +237,7 @@ def test_rules_that_pages_name_can_be_parsed() -> None:
     rules = [text for text in table if " " in text and not text.startswith("--")]
     assert len(rules) > 10
     for text in rules:
-        slo.parse(text)
+        slo.parse_rule(text)
     presets = re.findall(r"`(chat|mlperf-[^`]+)`", (ROOT / "docs" / "slo.md").read_text("utf-8"))
     assert set(presets) == set(slo.PRESETS)
 

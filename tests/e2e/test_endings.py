@@ -16,7 +16,7 @@ import pytest
 from support.runs import Server, free_port, records
 
 import locust_llm
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe")
@@ -28,7 +28,7 @@ full: Final = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with simulator("--ttft-ms", "50", "--itl-ms", "10", "--truth", "full") as url:
+    with start_simulator("--ttft-ms", "50", "--itl-ms", "10", "--truth", "full") as url:
         yield Server(url)
 
 

@@ -14,8 +14,8 @@ import pytest
 from support.runs import ROOT, Server, records, run
 
 from locust_llm.core.record import Record
-from locust_llm.demo import simulator
-from locust_llm.load.summary import check
+from locust_llm.demo import start_simulator
+from locust_llm.load.summary import check_dataset
 
 EXAMPLES: Final = ROOT / "locustfiles"
 FEW: Final = ("--output-tokens-mean", "8", "--no-probe")
@@ -23,7 +23,7 @@ FEW: Final = ("--output-tokens-mean", "8", "--no-probe")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with simulator(
+    with start_simulator(
         "--truth", "full", "--ttft-ms", "20", "--itl-ms", "2", "--served-model-name", "small", "large"
     ) as url:
         yield Server(url)
@@ -139,7 +139,7 @@ def test_conversations(server: Server, tmp_path: Path) -> None:
 def test_trace_replay(server: Server, tmp_path: Path) -> None:
     path = EXAMPLES / "traces" / "sample.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    told = check(str(path), timed=True)
+    told = check_dataset(str(path), timed=True)
     assert (told.kind, told.rows, told.broken) == ("mooncake_trace", 48, 0)
     assert 15 < (told.span_s or 0) < 20
     uses = Counter(hash_id for row in rows for hash_id in row["hash_ids"])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
-from locust_llm.report.build import write
+from locust_llm.report.build import write_reports
 from locust_llm.results.exports import command
 
 VERSIONS = {"inference-doctor": "0.4.1", "llmd-benchmark-report": "0.2.1"}
@@ -50,10 +50,10 @@ def exported(path: Path, *more: Record) -> Path:
     """Nine requests, and ``more``."""
     records = [answered(100 + i, 120 + i, 150 + 2 * i, sent_at=10.0 + i, id=str(i)) for i in range(9)]
     records += more
-    (path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-    write(path, a_run())
+    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    write_reports(path, a_run())
     for name in ("vllm-bench", "benchmark-report"):
-        assert command.run([str(path), "--format", name]) == 0
+        assert command.run_export([str(path), "--format", name]) == 0
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.scripted import Scripted, Step, chunked, event, head, send, whole
 
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.core.record import OK, Record
 
@@ -184,7 +184,7 @@ def test_a_fault_with_each_protocol(
         request = scripted.request(f"{kind}: {fault.what}", steps, kind=kind, **dict(fault.limits))
         if kind in VECTORS:
             request = replace(request, labels=request.labels | {"inputs": INPUTS})
-        record = table[fault.what, kind] = exchange(line, gate, request, 0.0)
+        record = table[fault.what, kind] = exchange_request(line, gate, request, 0.0)
         line.close()
         assert (gate.used, gate.waiting) == (0, 0)
         assert (record.outcome == OK) == (not record.failed)

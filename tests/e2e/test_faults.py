@@ -14,10 +14,10 @@ from support.scripted import Scripted, chunked, delta, event, head, send, stream
 
 from locust_llm.client import exchange as module
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
-from locust_llm.client.requests_bridge import target
-from locust_llm.core.failures import kind_of
+from locust_llm.client.requests_bridge import make_target
+from locust_llm.core.failures import generalise_failure_message
 from locust_llm.core.record import FAILURES, OK, Record
 
 pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
@@ -130,7 +130,11 @@ def keeps(record: Record) -> str:
 
 
 def seen(what: str, record: Record) -> Seen:
-    name = f"ok: {record.error}" if record.outcome == OK else f"{record.outcome}: {kind_of(record.error)}"
+    name = (
+        f"ok: {record.error}"
+        if record.outcome == OK
+        else f"{record.outcome}: {generalise_failure_message(record.error)}"
+    )
     return Seen(what, name, slot(record), keeps(record))
 
 
@@ -142,7 +146,9 @@ def table() -> dict[str, Seen]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_a_fault_of_the_servers(scripted: Scripted, table: dict[str, Seen], fault: Fault) -> None:
     gate, line = Gate(1), UserConnection()
-    record = exchange(line, gate, scripted.request(f"fault: {fault.what}", fault.steps, **dict(fault.limits)), 0.0)
+    record = exchange_request(
+        line, gate, scripted.request(f"fault: {fault.what}", fault.steps, **dict(fault.limits)), 0.0
+    )
     table[fault.what] = seen(fault.what, record)
     check_after(scripted, gate, line, fault.what)
 
@@ -154,21 +160,21 @@ def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, UserCon
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             to = Target("127.0.0.1", nobody.getsockname()[1])
-            record = exchange(line, gate, replace(request, target=to), 0.0)
+            record = exchange_request(line, gate, replace(request, target=to), 0.0)
         return gate, line, lambda: record
     if what == "no such host":
         return (
             gate,
             line,
-            lambda: exchange(line, gate, replace(request, target=Target("no.such.host.invalid", 80)), 0.0),
+            lambda: exchange_request(line, gate, replace(request, target=Target("no.such.host.invalid", 80)), 0.0),
         )
     if what.startswith("TLS"):
-        to = target(f"https://127.0.0.1:{tls.ports['tls']}/", True, None)
-        return gate, line, lambda: exchange(line, gate, replace(request, target=to), 0.0)
+        to = make_target(f"https://127.0.0.1:{tls.ports['tls']}/", True, None)
+        return gate, line, lambda: exchange_request(line, gate, replace(request, target=to), 0.0)
     if what == "half of the request written, then reset":
         large = scripted.request(f"fault: {what}", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
-        return gate, line, lambda: exchange(line, gate, large, 0.0)
-    job = gevent.spawn(exchange, line, gate, scripted.request(f"fault: {what}", stream(3, cut="stall")), 0.0)
+        return gate, line, lambda: exchange_request(line, gate, large, 0.0)
+    job = gevent.spawn(exchange_request, line, gate, scripted.request(f"fault: {what}", stream(3, cut="stall")), 0.0)
     gevent.sleep(0.2)
     job.kill()
     assert isinstance(job.value, GreenletExit)
@@ -194,14 +200,16 @@ def test_no_connection_in_time(scripted: Scripted, table: dict[str, Seen], monke
             some.connect_ex(full.getsockname())
         gate, line = Gate(1), UserConnection()
         to = Target("127.0.0.1", full.getsockname()[1])
-        table[what] = seen(what, exchange(line, gate, replace(scripted.request(f"fault: {what}", []), target=to), 0.0))
+        table[what] = seen(
+            what, exchange_request(line, gate, replace(scripted.request(f"fault: {what}", []), target=to), 0.0)
+        )
     check_after(scripted, gate, line, what)
 
 
 def check_after(scripted: Scripted, gate: Gate, line: UserConnection, what: str) -> None:
     """No slot is held, and the next request of the same user is as good as any."""
     assert (gate.used, gate.waiting) == (0, 0)
-    after = exchange(line, gate, scripted.request(f"fault: {what}, after", stream(1)), 0.0)
+    after = exchange_request(line, gate, scripted.request(f"fault: {what}, after", stream(1)), 0.0)
     assert (after.outcome, gate.used) == (OK, 0)
     line.close()
 

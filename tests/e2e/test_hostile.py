@@ -16,9 +16,9 @@ from support import hostile
 from support.hostile import CATALOGUE
 
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.process_reader import get_stream_reader
 from locust_llm.client.request import Request
 from locust_llm.client.response import NO_END
 from locust_llm.core.record import OK, Record
@@ -56,7 +56,7 @@ def ask(port: int, name: str, gate: Gate | None = None, tls: ssl.SSLContext | No
     )  # fmt: skip
     line = UserConnection()
     try:
-        return exchange(line, gate or Gate(), request, 0.0)
+        return exchange_request(line, gate or Gate(), request, 0.0)
     finally:
         line.close()
 
@@ -90,7 +90,7 @@ def test_all_of_them_at_once_end_in_time_and_harm_nobody(port: int) -> None:
     for name, job in jobs.items():
         check(name, job.get(), busy=True)
     assert {record.outcome for record in good} == {OK}
-    assert (gate.used, stream_reader().open_streams, stream_reader().failure) == (0, 0, "")
+    assert (gate.used, get_stream_reader().open_streams, get_stream_reader().failure) == (0, 0, "")
     assert memory_mb() - before_mb < GREW_MB
 
 

@@ -9,15 +9,15 @@ import pytest
 from support.runs import records
 
 from locust_llm.core.arms import BASE
-from locust_llm.demo import simulator
-from locust_llm.report.results.paired import BROKEN, UNDECIDED, Paired
+from locust_llm.demo import start_simulator
+from locust_llm.report.results.paired import BROKEN, UNDECIDED, PairedComparison
 
 
 @pytest.mark.slow
 def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
     """Gold's user sends prompts of some 8 ms, the others' four of the same: beside them its own wait for theirs."""
     folder = tmp_path / "r"
-    with simulator() as url:
+    with start_simulator() as url:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(folder), "-u", "5",
              "-t", "14s", "--block-duration", "0.6", "--tenant-mix", "gold=20,free=80", "--isolate", "gold",
@@ -28,7 +28,7 @@ def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
     sent = [record for record in records(folder) if record.phase == "profiling"]
     assert {record.tenant for record in sent if record.arm == BASE} == {"gold"}
     assert {record.tenant for record in sent if record.arm != BASE} == {"gold", "free"}
-    found = msgspec.json.decode((folder / "ab.json").read_bytes(), type=Paired)
+    found = msgspec.json.decode((folder / "ab.json").read_bytes(), type=PairedComparison)
     assert (found.isolated, found.pairs) == ("gold", 10)
     assert found.isolation in (BROKEN, UNDECIDED)  # the latter where this machine is too busy
     ttft = next(figure for figure in found.figures if figure.label == "TTFT p50 (ms)")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.records import a_run, answered
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.storage import write_run
 
 
 @pytest.mark.slow
 def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> None:
     """``locust-llm report DIR | head``: the files are made, and nothing is said of a pipe."""
-    (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
+    (tmp_path / "profile_export.jsonl").write_bytes(format_record_line(answered(100)) + b"\n")
     write_run(tmp_path, a_run())
     read, write = os.pipe()
     os.close(read)

@@ -13,12 +13,12 @@ from support.runs import Server, records, run
 from support.tiny_server import tiny_server
 
 from locust_llm.core.record import Record
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.options import check
-from locust_llm.run.schedule import schedule
+from locust_llm.run.options import check_options
+from locust_llm.run.schedule import schedule_phase
 from locust_llm.slo.client_verdict import OK
 
 TTFT_MS: Final = 100
@@ -34,7 +34,7 @@ BOTH: Final = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with simulator("--truth", "full", "--ttft-ms", str(TTFT_MS), "--itl-ms", "5") as url:
+    with start_simulator("--truth", "full", "--ttft-ms", str(TTFT_MS), "--itl-ms", "5") as url:
         yield Server(url)
 
 
@@ -146,7 +146,8 @@ def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(server: Se
     words = ("--request-rate", "60", "--random-seed", "7", "--request-count", "41")
     got = ran(server, tmp_path / "r", *words, *TWO, *SHORT)
     expected = [
-        due.at_s for due in schedule(Settings(request_rate=60, random_seed=7, request_count=41), "profiling") or ()
+        due.at_s
+        for due in schedule_phase(Settings(request_rate=60, random_seed=7, request_count=41), "profiling") or ()
     ]
     assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
     assert offer(tmp_path / "r")["due"] == 41
@@ -167,7 +168,7 @@ def test_poisson_arrivals_are_those_of_the_seed_each_sent_once(
         *processes, *SHORT,
     )  # fmt: skip
     asked = Settings(request_rate=60, random_seed=7, request_count=41)
-    expected = [due.at_s for due in schedule(asked, "profiling") or ()]
+    expected = [due.at_s for due in schedule_phase(asked, "profiling") or ()]
     assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
     assert len({record.worker for record in got}) == (2 if processes else 1)
     assert offer(tmp_path / "r")["due"] == 41
@@ -181,7 +182,7 @@ def test_gamma_arrivals_under_a_ramp_are_those_of_the_seed(server: Server, tmp_p
         request_rate=60, random_seed=7, request_count=41, arrival_pattern="gamma", arrival_smoothness=0.5,
         request_rate_ramp_duration=1,
     )  # fmt: skip
-    expected = [due.at_s for due in schedule(asked, "profiling") or ()]
+    expected = [due.at_s for due in schedule_phase(asked, "profiling") or ()]
     assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
 
 
@@ -391,7 +392,7 @@ def test_a_time_out_is_a_failure_of_its_own_kind(
 
 @pytest.mark.full
 def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
-    with simulator("--truth", "full", "--ttft-ms", "10", "--itl-ms", "500") as url:
+    with start_simulator("--truth", "full", "--ttft-ms", "10", "--itl-ms", "500") as url:
         done = run(Server(url), tmp_path / "r", "-u", "2", "--request-count", "4", "--gap-timeout", "0.1", *SHORT)
     assert done.returncode == 1
     got = records(tmp_path / "r")
@@ -532,8 +533,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[words for words, _ in REFUSED])
 def test_what_cannot_be_is_one_line_and_status_5(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises((SystemExit, Refused)) as ended:  # of the parser, or of what looks at its values
-        check(parse(*words.split()))
+    with pytest.raises((SystemExit, RunRefused)) as ended:  # of the parser, or of what looks at its values
+        check_options(parse(*words.split()))
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", int(isinstance(ended.value, SystemExit)))
     assert line in (err or str(ended.value))

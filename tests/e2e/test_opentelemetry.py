@@ -14,10 +14,10 @@ import pytest
 from support.runs import records
 
 from locust_llm.core.record import OK, Record
-from locust_llm.core.spans.ids import request_part
+from locust_llm.core.spans.ids import make_request_part
 from locust_llm.core.storage import read_run
 from locust_llm.core.telemetry import TelemetryCounts
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 
@@ -45,7 +45,7 @@ def load(folder: Path, to: str, collector: Collector, protocol: str, *words: str
 @contextmanager
 def failing_server(collector: Collector) -> Iterator[str]:
     """It ends a fifth of its answers in the middle, and sends spans of its own to the same collector."""
-    with simulator(
+    with start_simulator(
         "--faults", "cut=5", "--fault-rate", "0.2", "--otlp-traces-endpoint", f"{collector.url}/v1/traces"
     ) as url:
         yield url
@@ -71,7 +71,7 @@ def test_a_collector_has_the_run(tmp_path: Path, protocol: str, share: float) ->
             "--output-tokens-mean", "12", *more,
         )  # fmt: skip
     found = {one.id: one for one in records(tmp_path)}
-    sampled = {one for one in found if int(request_part(one), 16) < share * 2**64}
+    sampled = {one for one in found if int(make_request_part(one), 16) < share * 2**64}
     spans = {plain(s.attributes)["locust_llm.request_id"]: s for _, s in collector.spans if s.kind == CLIENT}
     failed = {one.id for one in found.values() if one.failed}
     assert len(found) == 60, said
@@ -84,7 +84,7 @@ def test_a_collector_has_the_run(tmp_path: Path, protocol: str, share: float) ->
     check_metrics(collector, list(found.values()))
     assert {plain(line.attributes)["locust_llm.request_id"] for _, line in collector.logs} == failed
     # those of the server lie below ours, and of what is not sampled there is none
-    answered = {bytes.fromhex(request_part(one)) for one in sampled - failed}
+    answered = {bytes.fromhex(make_request_part(one)) for one in sampled - failed}
     assert {span.parent_span_id for span in of_server.of_server} == answered
     workers = {resource["service.instance.id"] for resource, _ in collector.spans}
     assert len(workers) == 1 if share == 1 else workers == {one.worker for one in found.values()}
@@ -96,7 +96,7 @@ def test_a_collector_has_the_run(tmp_path: Path, protocol: str, share: float) ->
 def check_span(span: Any, record: Record, others: list[Any]) -> None:
     has = plain(span.attributes)
     assert span.name == f"chat {record.model}"
-    assert span.trace_id.hex()[16:] == span.span_id.hex() == request_part(record.id)
+    assert span.trace_id.hex()[16:] == span.span_id.hex() == make_request_part(record.id)
     assert (has["gen_ai.operation.name"], has["gen_ai.provider.name"]) == ("chat", "openai")
     counted = record.tokens_from == "usage"
     assert has.get("gen_ai.usage.output_tokens") == (record.output_tokens if counted else None)
@@ -142,7 +142,7 @@ def check_metrics(collector: Collector, found: list[Record]) -> None:
 
 def test_a_collector_that_does_not_answer_holds_up_no_request(tmp_path: Path) -> None:
     """By gRPC, Locust's default, whose calls would block the event loop for 10 s each; and the run says what is missing."""
-    with over_grpc() as collector, simulator() as url:
+    with over_grpc() as collector, start_simulator() as url:
         collector.silent.set()
         Timer(12, collector.answer).start()  # else Locust's own exporters wait on at the end
         said = load(

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 import requests
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.control import run_store as reporter
 
@@ -28,7 +28,7 @@ LONG = ("--synthetic-input-tokens-mean", "400", "--output-tokens-mean", "3000", 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with simulator() as url:
+    with start_simulator() as url:
         yield url
 
 
@@ -68,7 +68,7 @@ def lines(folder: Path) -> list[bytes]:
 
 
 def records(folder: Path) -> list[Record]:
-    return [parse_line(line) for line in lines(folder)]
+    return [parse_record_line(line) for line in lines(folder)]
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Reporters:
     def communicate(self) -> tuple[str, str]:
         answer = self.answers.pop(0)
         if answer == "interrupted":
-            reporter.give_up()
+            reporter.give_up_reports()
             answer = (-9, "", "")
         self.returncode, out, err = answer
         return out, err
@@ -275,7 +275,7 @@ def test_records_that_are_not_there_are_not_called_safe(
 def test_who_does_not_wait_for_the_reports_is_left_the_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter.give_up()  # nothing is being made
+    reporter.give_up_reports()  # nothing is being made
     reporters = Reporters(monkeypatch, "interrupted")
     assert reporter.make_reports(folder).result is None
     assert reporters.killed == 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 SMALL: Final = ("--longest", "2000", "--rounds", "2")
 ROOT: Final = Path(__file__).parents[2]
@@ -43,14 +43,14 @@ def started(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with simulator() as url:
+    with start_simulator() as url:
         yield url
 
 
 @pytest.mark.full
 def test_it_names_a_scheduler_or_says_what_is_missing(tmp_path: Path) -> None:
     """Prompts of 2,000 tokens on an A40 are long enough to be told. A machine that is too busy is another way out."""
-    with simulator("--gpu", "a40", "--policy", "prefill-first", "--time-scale", "0.4") as url:
+    with start_simulator("--gpu", "a40", "--policy", "prefill-first", "--time-scale", "0.4") as url:
         done = probe(url, tmp_path / "r")
     assert "Traceback" not in done.stderr
     found = examination(tmp_path / "r")
@@ -83,7 +83,7 @@ def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_a_server_that_fails_ends_it_with_the_status_of_failures(tmp_path: Path) -> None:
-    with simulator("--faults", "status=500", "--fault-rate", "1") as url:
+    with start_simulator("--faults", "status=500", "--fault-rate", "1") as url:
         done = probe(url, tmp_path / "r", "--no-probe")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert examination(tmp_path / "r")["outcome"] == "broken"
@@ -117,13 +117,13 @@ def test_its_timetable_is_the_only_load() -> None:
 import json
 from argparse import Namespace
 from locust_llm.core.settings import Settings
-from locust_llm.probe_user import mistakes
+from locust_llm.probe_user import validate_probe
 asked = [{}, {"prefill_concurrency": 2}, {"request_rate": 3.0}, {"streaming": False}, {"processes": 2}, {"repeats": 2},
          {"request_count": 9}, {"warmup_duration": 5.0}, {"sweep": "concurrency=1,2"}]
 usual = {"longest": 32000, "decoders": 3, "rounds": 3, "master": False, "worker": False}
 wrong = [{"decoders": 7}, {"master": True}, {"worker": True}, {"decoders": 0}, {"longest": 100}, {"rounds": None}]
-said = [list(mistakes(Settings(users=8, **one), Namespace(**usual))) for one in asked]
-print(json.dumps(said + [list(mistakes(Settings(users=8), Namespace(**(usual | one)))) for one in wrong]))
+said = [list(validate_probe(Settings(users=8, **one), Namespace(**usual))) for one in asked]
+print(json.dumps(said + [list(validate_probe(Settings(users=8), Namespace(**(usual | one)))) for one in wrong]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     fine, *wrong = json.loads(done.stdout)

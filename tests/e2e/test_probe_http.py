@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from locust_llm.core.storage import RecordFile
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis, diagnose
-from locust_llm.probe.requests import probe_result
-from locust_llm.probe.symptoms import symptoms
+from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis, diagnose_scheduler
+from locust_llm.probe.requests import read_probe_result
+from locust_llm.probe.symptoms import measure_probe
 
 TIMES = 3
 PROBE = Path(__file__).parents[2] / "locustfiles" / "interference.py"
@@ -39,7 +39,7 @@ def test_a_server_over_http(
 ) -> None:
     """A busy machine holds the simulator or the client up, and then it is right to say that it cannot be told: so up to
     three times. Another name is wrong at once."""
-    with simulator(*words) as url:
+    with start_simulator(*words) as url:
         said = next((said for i in range(TIMES) if (said := probed(url, tmp_path / str(i))).name != CANNOT_TELL), None)
     assert said is not None, "it could not be told"
     assert (said.name, said.slots) == (name, slots), said
@@ -58,9 +58,9 @@ def probed(url: str, folder: Path) -> Diagnosis:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode in (ExitStatus.OK, ExitStatus.INCONCLUSIVE), done.stderr
-    shots = [shot for record in RecordFile(folder / "profile_export.jsonl") if (shot := probe_result(record))]
+    shots = [shot for record in RecordFile(folder / "profile_export.jsonl") if (shot := read_probe_result(record))]
     assert all(shot.ok for shot in shots)
     client = json.loads((folder / "run.json").read_text())["conditions"]["client_verdict"]
-    said = diagnose(symptoms(shots))
+    said = diagnose_scheduler(measure_probe(shots))
     print(f"{len(shots)} shots, client {client}: {said}")
     return said

@@ -12,7 +12,7 @@ from support.runs import Server
 from locust_llm.client.process_reader import NO_READER
 from locust_llm.client.reader import DIED
 from locust_llm.core.record import CLIENT_ERROR
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 LOCUSTFILE = """
 import gevent
@@ -20,7 +20,7 @@ from locust import events
 
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.process_reader import get_stream_reader
 
 
 def fails(*args):
@@ -31,7 +31,7 @@ def fails(*args):
 def inject(user_count, **kw):
     def die():
         gevent.sleep(0.3)
-        stream_reader()._sweep = fails
+        get_stream_reader()._sweep = fails
 
     gevent.spawn(die)
 """
@@ -42,7 +42,7 @@ def inject(user_count, **kw):
 def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int) -> None:
     """A rule that holds does not make it good."""
     (tmp_path / "file.py").write_text(LOCUSTFILE)
-    with simulator("--ttft-ms", "50", "--itl-ms", "50") as url:
+    with start_simulator("--ttft-ms", "50", "--itl-ms", "50") as url:
         began = time.monotonic()
         done = subprocess.run(
             [
@@ -80,7 +80,7 @@ process_reader.kind = no_thread
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_reader_that_cannot_start_ends_the_run_before_anything_is_sent(tmp_path: Path, processes: int) -> None:
     (tmp_path / "file.py").write_text(NEVER_STARTS)
-    with simulator("--truth", "full") as url:
+    with start_simulator("--truth", "full") as url:
         began = time.monotonic()
         done = subprocess.run(
             [

@@ -25,9 +25,9 @@ import pytest
 import requests
 from support.one_request import ask
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import OK, Record
-from locust_llm.report.results.waterfall import ServerTime, Waterfall
+from locust_llm.report.results.waterfall import LatencyAttribution, ServerTime
 
 HERE = Path(__file__).parents[1]
 CHAT = HERE.parent / "locustfiles" / "chat.py"
@@ -113,7 +113,9 @@ def run(server: Server, folder: Path, *words: str, key: str = "") -> Run:
     )  # fmt: skip
     path = folder / "profile_export.jsonl"
     assert path.exists(), done.stderr
-    return Run(done.returncode, [parse_line(line) for line in path.read_bytes().splitlines()], done.stdout, folder)
+    return Run(
+        done.returncode, [parse_record_line(line) for line in path.read_bytes().splitlines()], done.stdout, folder
+    )
 
 
 def page(server: Server) -> dict[str, float]:
@@ -174,8 +176,8 @@ def compare(server: Server, folder: Path, load: str, *words: str) -> Compared:
     )
 
 
-def waterfall_of(folder: Path) -> Waterfall:
-    return msgspec.convert(msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], Waterfall)
+def waterfall_of(folder: Path) -> LatencyAttribution:
+    return msgspec.convert(msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], LatencyAttribution)
 
 
 LOADS = {

@@ -17,9 +17,9 @@ import requests
 from support.one_request import ask
 
 import locust_llm
-from locust_llm.check import FINE, PROBLEM, check
-from locust_llm.core.engine_metrics import read
-from locust_llm.core.jsonl import parse_line
+from locust_llm.check import FINE, PROBLEM, check_server
+from locust_llm.core.engine_metrics import read_engine_samples
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import OK
 from locust_llm.core.settings import Settings
 from locust_llm.report.results.waterfall import TO_FIRST
@@ -137,7 +137,7 @@ def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    got = [parse_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    got = [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
     assert len(got) == 24
     assert {record.outcome for record in got} == {"ok"}
     assert {record.id: (record.input_tokens, record.output_tokens) for record in got} == wire.counts
@@ -172,14 +172,14 @@ def test_its_shapes(llamacpp: int) -> None:
 
 
 def test_what_check_says_of_it(llamacpp: int) -> None:
-    said = {one.what: one for one in check(Settings(host=f"http://127.0.0.1:{llamacpp}"), {}, 20_000)}
+    said = {one.what: one for one in check_server(Settings(host=f"http://127.0.0.1:{llamacpp}"), {}, 20_000)}
     assert not [one for one in said.values() if one.level == PROBLEM]
     assert said["streams"].level == said["usage"].level == FINE
     assert said["tokens a chunk"].found == "1.00"
 
 
 def test_what_it_says_of_itself(llamacpp: int) -> None:
-    (sample,) = read([requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text], 0.0)
+    (sample,) = read_engine_samples([requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text], 0.0)
     assert (sample.engine, sample.running, sample.waiting) == ("llama.cpp", 0.0, 0.0)
 
 
@@ -192,7 +192,7 @@ def test_users_who_ask_again_at_once_meet_no_connection_that_is_being_closed(lla
          "--output-tokens-mean", "8", "--report-dir", str(folder)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    got = [parse_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    got = [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
     assert done.returncode == 0, done.stderr
     assert {record.outcome for record in got} == {OK}
     assert sum(record.resent for record in got) <= 8  # a user learns it once

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.runs import Server, run
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 pytestmark = pytest.mark.full  # tests/report/document/test_remarks.py has the same from records by hand
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full  # tests/report/document/test_remarks.py has the s
 def test_a_run_against_a_stub_and_one_against_a_model(
     tmp_path: Path, server: tuple[str, ...], longest: int, stub: bool
 ) -> None:
-    with simulator(*server) as url:
+    with start_simulator(*server) as url:
         words = ("--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1")
         done = run(Server(url), tmp_path / "r", *words)
     assert done.returncode == 0, done.stderr

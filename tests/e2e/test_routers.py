@@ -9,7 +9,7 @@ import pytest
 from support.runs import Server, records, run
 
 from locust_llm.core.record import Record
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def by_session(got: Iterable[Record]) -> dict[str, list[str]]:
 
 
 def test_of_two_addresses_each_session_stays_with_one(tmp_path: Path) -> None:
-    with simulator(*FAST) as a, simulator(*FAST) as b:
+    with start_simulator(*FAST) as a, start_simulator(*FAST) as b:
         servers = [Server(a), Server(b)]
         both = Server(",".join(server.url.removeprefix("http://") for server in servers))
         got = ran(both, tmp_path / "r", "--processes", "2")
@@ -59,7 +59,7 @@ def test_of_two_addresses_each_session_stays_with_one(tmp_path: Path) -> None:
 
 def test_a_token_and_a_header_find_the_replica_and_neither_is_written_down(tmp_path: Path) -> None:
     backend = "--backend-header", "X-Backend"
-    with simulator(*FAST, "--replicas", "2", "--route", "token") as url:
+    with start_simulator(*FAST, "--replicas", "2", "--route", "token") as url:
         apart = by_session(ran(Server(url), tmp_path / "apart", *backend))
         assert any(len(set(backends)) == 2 for backends in apart.values())
         together = ran(Server(url), tmp_path / "token", *backend, "--echo-header", "x-session-token")
@@ -68,7 +68,7 @@ def test_a_token_and_a_header_find_the_replica_and_neither_is_written_down(tmp_p
         assert all(record.cached_tokens for record in together if record.turn)
         for file in (tmp_path / "token").rglob("*"):
             assert b"replica-" not in (file.read_bytes() if file.is_file() else b""), file
-    with simulator(*FAST, "--replicas", "2", "--route", "session") as url:
+    with start_simulator(*FAST, "--replicas", "2", "--route", "session") as url:
         got = ran(Server(url), tmp_path / "named", *backend, "--session-header", "mlperf")
         assert all(len(set(backends)) == 1 for backends in by_session(got).values())
     text = (tmp_path / "named" / "summary.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 from support.runs import Server, records, run
 
 from locust_llm.core.storage import read_run
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 FAST = (
@@ -38,7 +38,7 @@ def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path)
     rules = '[published]\nrules = "Mine 1"\nloop = "closed"\nseconds = [[1, 600]]\n'
     own.write_text(shown.replace("stddev = 2.5", "stddev = 0").replace('"ttft p99 <= 1s", ', "") + rules)
     named, other = tmp_path / "named", tmp_path / "other"
-    with simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
+    with start_simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
         server = Server(url)
         words = ("-u", "4", "--num-sessions", "6", *FAST)
         done = run(server, named, "--scenario", "interactive-chat", "--session-turns-stddev", "0", *words)
@@ -71,7 +71,7 @@ def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_scenario_without_room_is_refused_by_its_name(tmp_path: Path) -> None:
-    with simulator("--max-model-len", "16384") as url:
+    with start_simulator("--max-model-len", "16384") as url:
         done = run(Server(url), tmp_path / "out", "-u", "2", "--scenario", "code-generation")
         assert done.returncode == ExitStatus.REFUSED
         assert "--scenario code-generation: prompts of " in done.stderr

@@ -23,8 +23,8 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.greeting import greeting
-from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack, to_sender
+from locust_llm.run.greeting import make_hello
+from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack_message, unpack_to_worker
 
 pytestmark = pytest.mark.full  # that secrets stay out of messages is in tests/run/test_secrets_stay.py
 KEY = "sk-of-the-environment-0123456789abcdef"
@@ -117,7 +117,7 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt_string(zmq.IDENTITY, me)
         socket.connect(f"tcp://127.0.0.1:{its.port}")
-        version = greeting([]).version
+        version = make_hello([]).version
         got: list[bytes] = []
 
         def send(kind: str, data: Any) -> None:
@@ -134,22 +134,22 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
             raise AssertionError(its.log("master"))
 
         def refused() -> str:
-            _, message, _ = to_sender(hear(TO_SENDER))
+            _, message, _ = unpack_to_worker(hear(TO_SENDER))
             assert isinstance(message, Refused)
             return message.reason
 
         send("client_ready", __version__)
         hear("ack")
-        send(TO_CONTROL, pack(1, GateStatus(1, 1, 1)))  # nobody has greeted
+        send(TO_CONTROL, pack_message(1, GateStatus(1, 1, 1)))  # nobody has greeted
         send(TO_CONTROL, b"\xc1")
         send(TO_CONTROL, {"epoch": 1})
-        send(TO_CONTROL, pack(0, Hello(version)))
+        send(TO_CONTROL, pack_message(0, Hello(version)))
         why = refused()  # which tells it what to say
         locustfile = why.rpartition("the master's is ")[2]
-        send(TO_CONTROL, pack(0, Hello(version, locustfile)))
+        send(TO_CONTROL, pack_message(0, Hello(version, locustfile)))
         assert "Authorization and no X-Api-Key and no X-Tenant" in refused()
         secrets = ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
-        send(TO_CONTROL, pack(0, Hello(version, locustfile, secrets)))
+        send(TO_CONTROL, pack_message(0, Hello(version, locustfile, secrets)))
         options = hear("spawn")["parsed_options"]
         assert options["model"] is None
         assert not {"header", "api_key_file", "my_password"} & set(options)
@@ -158,7 +158,7 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
     assert said.count("is damaged, or of another version, and was ignored") == 2
     assert "Traceback" not in said
     messages = [Message.unserialize(one) for one in got]
-    assert Begin in [type(to_sender(one.data)[1]) for one in messages if one.type == TO_SENDER]
+    assert Begin in [type(unpack_to_worker(one.data)[1]) for one in messages if one.type == TO_SENDER]
     assert [secret for secret in (KEY, FLAG, TENANT, OWN) if secret.encode() in b"".join(got)] == []
 
 

@@ -10,7 +10,7 @@ from support.runs import CHAT
 
 from locust_llm.__main__ import main
 from locust_llm.core.storage import read_run
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 
@@ -43,7 +43,7 @@ def test_what_it_cannot_do_it_refuses(words: list[str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(("words", "workers"), [([], 1), pytest.param(["--processes", "2"], 2, marks=pytest.mark.full)])
 def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator("--ttft-ms", "50", "--itl-ms", "20") as url:
+    with start_simulator("--ttft-ms", "50", "--itl-ms", "20") as url:
         command = [
             sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--no-probe", "-u", "4", "-t", "7s",
             "--output-tokens-mean", "20", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder), *words,
@@ -68,7 +68,7 @@ def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) ->
 @pytest.mark.full
 def test_a_run_that_is_too_short_for_what_it_requires(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator() as url:
+    with start_simulator() as url:
         command = [
             sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--no-probe", "-u", "2", "-t", "2s",
             "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder),

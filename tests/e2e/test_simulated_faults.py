@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from support.simulated import started
 
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import target
+from locust_llm.client.requests_bridge import make_target
 from locust_llm.core.record import Record
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 TOKENS = 9
 INPUTS = 4
@@ -27,15 +27,15 @@ def simulator() -> Iterator[Any]:
 
 def ask(simulator: Any, kind: str, quirks: str, **body: Any) -> Record:
     messages = [{"role": "user", "content": "Hello there"}] * (INPUTS + (kind == "rerank") if kind in POOLED else 1)
-    data = request_body(kind, None, messages, TOKENS, **{"streaming": kind in STREAMED, **body})
+    data = encode_request_body(kind, None, messages, TOKENS, **{"streaming": kind in STREAMED, **body})
     head = f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: x\r\nX-Simulate: {quirks}\r\nContent-Length: {len(data)}\r\n\r\n"
     labels = {"id": "one"} | ({"inputs": INPUTS} if kind in POOLED else {})
-    to, line = target(f"http://127.0.0.1:{simulator.port}/", True, None), UserConnection()
+    to, line = make_target(f"http://127.0.0.1:{simulator.port}/", True, None), UserConnection()
     try:
         asked = Request(
             target=to, data=head.encode() + data, labels=labels, timeout_s=30.0, gap_timeout_s=10.0, kind=kind
         )
-        return exchange(line, Gate(), asked, 0.0)
+        return exchange_request(line, Gate(), asked, 0.0)
     finally:
         line.close()
 

@@ -21,14 +21,14 @@ TWO = ("--source-ip", "127.0.0.2,127.0.0.3")
 PORTS = range(40_000, 40_050)
 COUNT = """
 import socket, sys
-from locust_llm.client.route.source import Sources, connected
+from locust_llm.client.route.source import SourceAddresses, connect_socket
 listeners = [socket.create_server(("127.0.0.1", port), backlog=400) for port in (50_001, 50_002)]
 held, counts = [], []
 for listener in listeners:
     counts.append(0)
     try:
         while True:
-            held.append(connected(*listener.getsockname(), Sources(sys.argv[1:])))
+            held.append(connect_socket(*listener.getsockname(), SourceAddresses(sys.argv[1:])))
             counts[-1] += 1
     except OSError as error:
         print(counts[-1], error.strerror)

@@ -12,8 +12,8 @@ from support.burners import a_run_against, burners
 
 from locust_llm.core.storage import RECORDS
 from locust_llm.core.sweep import STATIONARY, TIME_UP
-from locust_llm.demo import simulator
-from locust_llm.report.build import remake
+from locust_llm.demo import start_simulator
+from locust_llm.report.build import remake_reports
 
 SLOTS = 4
 """Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
@@ -24,14 +24,14 @@ SLOTS = 4
 def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
     for attempt in range(3):  # another program of this machine may have been in the way of a stage
         folder = tmp_path / f"r{attempt}"
-        with simulator("--max-num-seqs", str(SLOTS)) as url:
+        with start_simulator("--max-num-seqs", str(SLOTS)) as url:
             run = a_run_against(
                 url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4", "--stage-requests", "16",
                 "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput", "time_to_first_token:100",
                 "--gpus", "1", "--gpu-hour", "2",
             )  # fmt: skip
             status = run.wait(120)
-        summary, facts = remake(folder)
+        summary, facts = remake_reports(folder)
         sweep = summary.sweep
         assert sweep is not None
         if all(level.sound for level in sweep.levels):
@@ -75,13 +75,13 @@ def _lines(folder: Path) -> list[dict[str, dict[str, object]]]:
 @pytest.mark.full
 def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator("--max-num-seqs", str(SLOTS)) as url, burners(8 * (os.cpu_count() or 1)):
+    with start_simulator("--max-num-seqs", str(SLOTS)) as url, burners(8 * (os.cpu_count() or 1)):
         run = a_run_against(
             url, folder, "--sweep", "concurrency=32,64,128", "--stage-duration", "3..5", "--stage-requests", "16",
             "--output-tokens-mean", "10", "--slo", "ttft p50 < 20s",
         )  # fmt: skip
         assert run.wait(200) == 4
-    summary, _ = remake(folder)
+    summary, _ = remake_reports(folder)
     assert summary.sweep is not None
     assert all(knee.value is None for knee in summary.sweep.knees if knee.rule == "SLO")
     assert summary.slo_status == "INCONCLUSIVE"
@@ -90,13 +90,13 @@ def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_repeats_tell_their_spread(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    with simulator() as url:
+    with start_simulator() as url:
         run = a_run_against(
             url, folder, "--repeats", "3", "-u", "4", "--request-count", "20", "--output-tokens-mean", "5",
             "--slo", "error_rate < 50%",
         )  # fmt: skip
         assert run.wait(60) == 0
-    summary, facts = remake(folder)
+    summary, facts = remake_reports(folder)
     assert summary.sweep is not None
     assert [(level.number, level.requests) for level in summary.sweep.levels] == [(1, 20), (2, 20), (3, 20)]
     assert summary.conditions.succeeded == 60
@@ -110,7 +110,7 @@ def test_repeats_tell_their_spread(tmp_path: Path) -> None:
 )
 def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[str, ...]) -> None:
     script = Path(__file__).parents[1] / "ci.sh"
-    with simulator() as url:
+    with start_simulator() as url:
         done = subprocess.run(
             ["bash", str(script), url, str(tmp_path), *names],
             capture_output=True,
@@ -120,7 +120,7 @@ def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[st
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("as it should be") == (len(names) or 5)
     assert "<failure" in (tmp_path / "slo-failed" / "junit.xml").read_text()
-    summary, _ = remake(tmp_path / "slo-failed")
+    summary, _ = remake_reports(tmp_path / "slo-failed")
     timed, other = (result.status for result in summary.slos)
     assert other == "FAIL"
     assert timed in (

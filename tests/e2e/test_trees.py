@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 TREE: Final = [
     {"id": "a", "text": "plan", "output_length": 6},
@@ -27,7 +27,7 @@ TREES: Final = 12
 def test_a_tree_by_hand(tmp_path: Path, processes: str) -> None:
     path = tmp_path / "trees.jsonl"
     path.write_text("".join(json.dumps({"session_id": f"s{n}", "turns": TREE}) + "\n" for n in range(TREES)))
-    with simulator("--ttft-ms", "30", "--itl-ms", "5") as url:
+    with start_simulator("--ttft-ms", "30", "--itl-ms", "5") as url:
         done = run(
             Server(url), tmp_path / "r", "-u", "4", "--processes", processes, "--input-file", str(path), "--no-probe",
             "--dataset-sampling-strategy", "sequential",

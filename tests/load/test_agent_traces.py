@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.examples import examples
 
-from locust_llm.load.conversation import parents
+from locust_llm.load.conversation import list_turn_parents
 from locust_llm.load.dataset import Dataset
-from locust_llm.load.formats import DatasetError, Item, Turn
-from locust_llm.load.summary import check, too_fast
+from locust_llm.load.formats import DatasetError, DatasetSession, Turn
+from locust_llm.load.summary import check_dataset, explain_too_fast_trace
 from locust_llm.load.traces.kinds import KINDS
-from locust_llm.load.traces.trajectory import begun_at, capped, shares
-from locust_llm.load.trees import Span, by_time
+from locust_llm.load.traces.trajectory import cap_session_waits, parse_start_shares, start_session_at
+from locust_llm.load.trees import RecordedSpan, order_spans_by_time
 
 Rows = list[dict[str, Any]]
 
@@ -26,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces") / "file.jsonl"
 
 
-def items(place: Path, rows: Rows, kind: str | None = None, **more: Any) -> list[Item]:
+def items(place: Path, rows: Rows, kind: str | None = None, **more: Any) -> list[DatasetSession]:
     place.write_text("\n".join(map(json.dumps, rows)))
     dataset = Dataset(str(place), kind=kind, **more)
     found = list(dataset)
@@ -34,11 +34,12 @@ def items(place: Path, rows: Rows, kind: str | None = None, **more: Any) -> list
     return found
 
 
-def waits(item: Item) -> list[tuple[tuple[int, ...], float | None, bool]]:
+def waits(item: DatasetSession) -> list[tuple[tuple[int, ...], float | None, bool]]:
     """(what it waits for, s, is it a tool's) of each turn."""
     rounded = [turn.delay_s if turn.delay_s is None else round(turn.delay_s, 6) for turn in item.turns]
     return [
-        (after, wait, turn.tool) for after, wait, turn in zip(parents(item.turns), rounded, item.turns, strict=True)
+        (after, wait, turn.tool)
+        for after, wait, turn in zip(list_turn_parents(item.turns), rounded, item.turns, strict=True)
     ]
 
 
@@ -119,7 +120,7 @@ def slow_twin(spans: list[tuple[int, int]]) -> list[set[int]]:
 @examples(300)
 def test_requests_wait_for_those_that_had_ended(drawn: list[tuple[int, int]]) -> None:
     spans = sorted(((start, start + took) for start, took in drawn), key=lambda one: one[0])
-    placed = by_time([Span(start, end, (start, end)) for start, end in spans])
+    placed = order_spans_by_time([RecordedSpan(start, end, (start, end)) for start, end in spans])
     assert [set(one.after) for one in placed] == slow_twin(spans)
     assert all(parent < at for at, one in enumerate(placed) for parent in one.after)
     for one in placed:
@@ -165,7 +166,7 @@ def test_a_weka_trace(place: Path, inner_t: tuple[float, ...]) -> None:
     assert item.turns[0].block_tokens == 64
     assert (item.turns[0].input_tokens, item.turns[0].output_tokens, len(item.turns[0].hash_ids)) == (130, 7, 2)
     basis = "their beginning" if shift else "the beginning of the session"
-    assert f"times of sub-agents from {basis} (1 sessions)" in str(check(str(place)))
+    assert f"times of sub-agents from {basis} (1 sessions)" in str(check_dataset(str(place)))
 
 
 def test_ids_of_a_weka_trace_are_its_own(place: Path) -> None:
@@ -364,7 +365,7 @@ def test_aiperfs_dags(place: Path) -> None:
     one, other = items(place, rows)
     texts = [turn.messages[0]["content"] if turn.messages else "" for turn in one.turns]
     assert texts == ["1", "s1", "s2", "l", "2", "3", "4", "f1"]
-    assert parents(one.turns) == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (6,)]
+    assert list_turn_parents(one.turns) == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (6,)]
     assert [turn.whole for turn in one.turns] == [False, True, False, True, False, False, False, False]
     assert other.id == "alone"
 
@@ -453,14 +454,14 @@ def test_whatever_is_in_a_row_it_is_read_or_named(place: Path, data: st.DataObje
         container, key = data.draw(st.sampled_from(found))
         container[key] = data.draw(JSON)
     told = ""
-    found_items = list[Item]()
+    found_items = list[DatasetSession]()
     try:
         found_items = items(place, rows, kind)
     except DatasetError as wrong:
         told = str(wrong)
     assert not told or (str(place) in told and ("line" in told or "nothing to send" in told))
     for item in found_items:
-        for at, after in enumerate(parents(item.turns)):
+        for at, after in enumerate(list_turn_parents(item.turns)):
             assert all(0 <= parent < at for parent in after)
         assert all(turn.delay_s is None or turn.delay_s >= 0 for turn in item.turns)
 
@@ -470,16 +471,16 @@ def test_whatever_is_in_a_row_it_is_read_or_named(place: Path, data: st.DataObje
 
 def test_long_waits_are_cut_and_the_times_move_along(place: Path) -> None:
     [item] = items(place, weka(0, 4))
-    short = capped(item, 2.5)
+    short = cap_session_waits(item, 2.5)
     assert [turn.delay_s for turn in short.turns] == [0.0, 1.5, 0.5, 2.0, 2.0, 2.5]
     assert [turn.at_s for turn in short.turns] == [0, 12, 20.5, 22, 24.5, 35 - 5.5]
-    line = Item(id="", row=1, turns=tuple(Turn(at_s=at, row=1) for at in (10.0, 100.0, 101.0)))
-    assert [turn.at_s for turn in capped(line, 5).turns] == [10, 15, 16]
+    line = DatasetSession(id="", row=1, turns=tuple(Turn(at_s=at, row=1) for at in (10.0, 100.0, 101.0)))
+    assert [turn.at_s for turn in cap_session_waits(line, 5).turns] == [10, 15, 16]
 
 
 def test_a_session_begins_in_its_middle(place: Path) -> None:
     [whole] = items(place, weka(0, 4))
-    half = begun_at(whole, 0.5)
+    half = start_session_at(whole, 0.5)
     assert half.turns[0] == replace(whole.turns[3], after=None, delay_s=0.0)
     assert waits(half) == [((), 0.0, False), ((), 2.5, False), ((1, 0), 8.0, False)]
     said_so = [
@@ -489,7 +490,7 @@ def test_a_session_begins_in_its_middle(place: Path) -> None:
         {"text": "4"},
     ]
     [item] = items(place, [{"turns": said_so}])
-    late = begun_at(item, 0.5)
+    late = start_session_at(item, 0.5)
     assert late.turns[0].messages == [
         {"role": "user", "content": "1\n\n2"},
         {"role": "assistant", "content": "ok"},
@@ -497,26 +498,28 @@ def test_a_session_begins_in_its_middle(place: Path) -> None:
     ]
     assert (late.turns[0].whole, late.turns[1]) == (True, item.turns[3])
     one, _ = items(place, MLPERF)
-    messages = begun_at(one, 0.6).turns[0].messages or []
+    messages = start_session_at(one, 0.6).turns[0].messages or []
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
-    lengths = Item(id="", row=1, turns=tuple(Turn(input_tokens=10, output_tokens=3, row=1) for _ in range(3)))
-    assert begun_at(lengths, 0.7).turns == (Turn(input_tokens=36, output_tokens=3, whole=True, delay_s=0.0, row=1),)
-    assert begun_at(item, 0.2) == item
-    assert (shares("0.25..0.75"), shares("0.5")) == ((0.25, 0.75), (0.5, 0.5))
+    lengths = DatasetSession(id="", row=1, turns=tuple(Turn(input_tokens=10, output_tokens=3, row=1) for _ in range(3)))
+    assert start_session_at(lengths, 0.7).turns == (
+        Turn(input_tokens=36, output_tokens=3, whole=True, delay_s=0.0, row=1),
+    )
+    assert start_session_at(item, 0.2) == item
+    assert (parse_start_shares("0.25..0.75"), parse_start_shares("0.5")) == ((0.25, 0.75), (0.5, 0.5))
     for wrong in ("", "0.5..0.2", "1", "-0.1..0.2", "x", "0.1.."):
         with pytest.raises(ValueError):  # noqa: PT011
-            shares(wrong)
+            parse_start_shares(wrong)
 
 
 def test_the_longest_context_is_known_before_the_load(place: Path) -> None:
     items(place, [*weka(0), {**weka(0)[0], "requests": [call(0, 1, tokens=5000)]}])
-    assert (check(str(place)).longest, check(str(place)).longest_row) == (5007, 2)
+    assert (check_dataset(str(place)).longest, check_dataset(str(place)).longest_row) == (5007, 2)
     items(
         place,
         [{"turns": [{"input_length": 100, "output_length": 10}, {"input_length": 20, "output_length": 5}]}],
         "multi_turn",
     )
-    assert check(str(place)).longest == 135
+    assert check_dataset(str(place)).longest == 135
 
 
 def test_an_object_over_several_lines_is_one_row(place: Path) -> None:
@@ -548,9 +551,9 @@ def test_bailian_has_seconds_blocks_of_16_and_parents(place: Path) -> None:
     assert [(turn.input_tokens, turn.output_tokens, turn.block_tokens, turn.whole) for turn in first.turns] == [
         (96, 4, 16, True), (128, 4, 16, True), (160, 4, 16, True)
     ]  # fmt: skip
-    assert parents(first.turns) == [(), (0,), (1,)]
+    assert list_turn_parents(first.turns) == [(), (0,), (1,)]
     assert (second.turns[0].hash_ids, second.id) == ((0, 1, 23, 24), "2")
-    assert (orphan.turns[0].at_s, parents(orphan.turns)) == (64.0, [()])  # its parent is not in the file
+    assert (orphan.turns[0].at_s, list_turn_parents(orphan.turns)) == (64.0, [()])  # its parent is not in the file
 
 
 @examples(100)
@@ -604,5 +607,5 @@ def test_small_blocks_are_no_mooncake(place: Path) -> None:
 def test_a_trace_that_is_too_fast_is_questioned(place: Path, times: list[float], says: str) -> None:
     rows = [{"timestamp": at, "input_length": 40, "output_length": 3} for at in times]
     place.write_text("\n".join(map(json.dumps, rows)))
-    why = too_fast(check(str(place), timed=True))
+    why = explain_too_fast_trace(check_dataset(str(place), timed=True))
     assert (says in why) if says else why == ""

@@ -9,74 +9,84 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from locust_llm.load.arrivals import PATTERNS, Rate, arrivals, counts, replay, series, steady, until, user_centric
+from locust_llm.load.arrivals import (
+    PATTERNS,
+    ArrivalRate,
+    draw_arrivals,
+    draw_expected_counts,
+    draw_user_centric_arrivals,
+    limit_arrivals,
+    make_steady_rate,
+    parse_rate_series,
+    replay_arrivals,
+)
 
 
-def constant(rate: Rate, many: int) -> list[float]:
-    return list(islice(arrivals(rate, "constant", Random(0)), many))
+def constant(rate: ArrivalRate, many: int) -> list[float]:
+    return list(islice(draw_arrivals(rate, "constant", Random(0)), many))
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_constant_rate_begins_at_0_and_does_not_drift() -> None:
-    assert constant(steady(4), 5) == [0, 0.25, 0.5, 0.75, 1]
-    last = next(islice(arrivals(steady(3), "constant", Random(0)), 300_000, None))
+    assert constant(make_steady_rate(4), 5) == [0, 0.25, 0.5, 0.75, 1]
+    last = next(islice(draw_arrivals(make_steady_rate(3), "constant", Random(0)), 300_000, None))
     assert last == 100_000  # a hundred thousand seconds of thirds, and no rounding added up
 
 
 def test_k6s_square_root_ramp() -> None:
     """0 to 1 a second over 5 s: sqrt(2 n D / R) = sqrt(10 n) s, k6's own example. After it one a second."""
-    due = constant(steady(1, ramp_s=5), 6)
+    due = constant(make_steady_rate(1, ramp_s=5), 6)
     assert due == pytest.approx([0, math.sqrt(10), math.sqrt(20), 5.5, 6.5, 7.5])  # 2.5 were due by 5 s
     assert due[1] == pytest.approx(3.162, abs=5e-4)
 
 
 def test_a_ramp_of_the_rate_costs_half_the_arrivals_of_its_time() -> None:
-    assert steady(20, ramp_s=30).count(30) == 300
-    assert steady(20, ramp_s=30).count(31) == 320
+    assert make_steady_rate(20, ramp_s=30).count(30) == 300
+    assert make_steady_rate(20, ramp_s=30).count(31) == 320
 
 
 def test_a_series_up_held_down_and_held_on() -> None:
     """Up from 0 to 2 a second in 2 s (2 arrivals), 1 s at 2 (2), down to 1 in 2 s (3), then 1 a second."""
-    rate = Rate([(0, 0), (2, 2), (3, 2), (5, 1)])
+    rate = ArrivalRate([(0, 0), (2, 2), (3, 2), (5, 1)])
     assert [rate.count(t) for t in (0, 1, 2, 3, 4, 5, 7)] == [0, 0.5, 2, 4, 5.75, 7, 9]
     assert [rate.time_of(n) for n in (0, 0.5, 2, 4, 5.75, 7, 9)] == [0, 1, 2, 3, 4, 5, 7]
 
 
 def test_the_first_rate_holds_before_the_first_point() -> None:
-    assert Rate([(10, 2), (20, 0)]).count(10) == 20
-    assert Rate([(10, 2), (20, 0)]).count(-1) == 0
+    assert ArrivalRate([(10, 2), (20, 0)]).count(10) == 20
+    assert ArrivalRate([(10, 2), (20, 0)]).count(-1) == 0
 
 
 def test_two_points_of_one_time_are_a_jump() -> None:
-    rate = Rate([(0, 1), (3, 1), (3, 2)])
+    rate = ArrivalRate([(0, 1), (3, 1), (3, 2)])
     assert constant(rate, 6) == [0, 1, 2, 3, 3.5, 4]
 
 
 def test_nothing_arrives_while_the_rate_is_0() -> None:
     """One a second for 3 s, nothing for 7 s, one a second again: what would be due at 3 s comes after the pause."""
-    assert constant(Rate([(0, 1), (3, 1), (3, 0), (10, 0), (10, 1)]), 5) == [0, 1, 2, 10, 11]
-    assert constant(Rate([(0, 0), (4, 0), (4, 1)]), 2) == [4, 5]
+    assert constant(ArrivalRate([(0, 1), (3, 1), (3, 0), (10, 0), (10, 1)]), 5) == [0, 1, 2, 10, 11]
+    assert constant(ArrivalRate([(0, 0), (4, 0), (4, 1)]), 2) == [4, 5]
 
 
 def test_a_rate_that_ends_at_0_ends_the_arrivals() -> None:
-    assert constant(Rate([(0, 2), (2, 2), (2, 0)]), 99) == [0, 0.5, 1, 1.5]
-    assert len(constant(Rate([(0, 0), (5, 2), (10, 0)]), 99)) == 10
-    assert all(t < 10 for t in arrivals(Rate([(0, 0), (5, 2), (10, 0)]), "poisson", Random(1)))
+    assert constant(ArrivalRate([(0, 2), (2, 2), (2, 0)]), 99) == [0, 0.5, 1, 1.5]
+    assert len(constant(ArrivalRate([(0, 0), (5, 2), (10, 0)]), 99)) == 10
+    assert all(t < 10 for t in draw_arrivals(ArrivalRate([(0, 0), (5, 2), (10, 0)]), "poisson", Random(1)))
 
 
 PIECES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=6)
 
 
-def rate_of(pieces: list[tuple[int, int]]) -> Rate:
+def rate_of(pieces: list[tuple[int, int]]) -> ArrivalRate:
     """From (seconds since the last point, per second)."""
     assume(any(per_s for _, per_s in pieces))
     time_s, points = 0.0, []
     for seconds, per_s in pieces:
         time_s += seconds / 8
         points.append((time_s, per_s / 4))
-    return Rate(points)
+    return ArrivalRate(points)
 
 
 @given(PIECES, st.floats(0, 60))
@@ -113,7 +123,7 @@ def test_count_is_the_area_under_the_points(pieces: list[tuple[int, int]], time_
 
 @given(PIECES, st.sampled_from(PATTERNS), st.integers(0, 99))
 def test_arrivals_ascend(pieces: list[tuple[int, int]], pattern: str, seed: int) -> None:
-    due = list(islice(arrivals(rate_of(pieces), pattern, Random(seed), 0.3), 200))
+    due = list(islice(draw_arrivals(rate_of(pieces), pattern, Random(seed), 0.3), 200))
     assert due == sorted(due)
     assert all(math.isfinite(t) and t >= 0 for t in due)
 
@@ -121,7 +131,7 @@ def test_arrivals_ascend(pieces: list[tuple[int, int]], pattern: str, seed: int)
 @given(PIECES, st.integers(1, 20))
 def test_as_many_arrive_as_the_rate_expects(pieces: list[tuple[int, int]], duration_s: int) -> None:
     rate = rate_of(pieces)
-    due = list(until(arrivals(rate, "constant", Random(0)), duration_s=duration_s))
+    due = list(limit_arrivals(draw_arrivals(rate, "constant", Random(0)), duration_s=duration_s))
     assert abs(len(due) - rate.count(duration_s)) <= 1
 
 
@@ -139,14 +149,14 @@ def test_as_many_arrive_as_the_rate_expects(pieces: list[tuple[int, int]], durat
 )
 def test_a_rate_that_cannot_be(points: list[tuple[float, float]], message: str) -> None:
     with pytest.raises(ValueError, match=r"^.*$") as error:
-        Rate(points)
+        ArrivalRate(points)
     assert str(error.value) == message
 
 
 @pytest.mark.parametrize(("per_s", "ramp_s"), [(0, None), (-1, None), (math.nan, None), (1, 0), (1, -1), (1, math.nan)])
 def test_a_steady_rate_is_above_0_and_so_is_its_ramp(per_s: float, ramp_s: float | None) -> None:
     with pytest.raises(ValueError, match="0"):
-        steady(per_s, ramp_s)
+        make_steady_rate(per_s, ramp_s)
 
 
 # -- the series file ---------------------------------------------------------------------------------------------------
@@ -162,8 +172,8 @@ def test_a_steady_rate_is_above_0_and_so_is_its_ramp(per_s: float, ramp_s: float
     ],
 )
 def test_a_series_in_each_form(text: str) -> None:
-    assert series(text).count(60) == 255  # 60 s at 4.25 a second in the mean
-    assert series(text).count(62) == 270
+    assert parse_rate_series(text).count(60) == 255  # 60 s at 4.25 a second in the mean
+    assert parse_rate_series(text).count(62) == 270
 
 
 @pytest.mark.parametrize(
@@ -189,14 +199,14 @@ def test_a_series_in_each_form(text: str) -> None:
 )
 def test_a_broken_series_is_named_in_one_sentence(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        series(text)
+        parse_rate_series(text)
     assert "\n" not in str(error.value)
 
 
 @given(st.text() | st.from_regex(r"[\[\]{}0-9,.\"a-z:e-]{0,40}"))
 def test_any_text_is_a_rate_or_a_value_error(text: str) -> None:
     try:
-        rate = series(text)
+        rate = parse_rate_series(text)
     except ValueError:
         return
     assert rate.count(1) >= 0
@@ -208,7 +218,7 @@ MANY = 40_000
 
 
 def steps(pattern: str, smoothness: float = 1.0, seed: int = 1) -> list[float]:
-    at = islice(counts(pattern, Random(seed), smoothness), MANY)
+    at = islice(draw_expected_counts(pattern, Random(seed), smoothness), MANY)
     return [b - a for a, b in pairwise([0.0, *at])]
 
 
@@ -234,7 +244,7 @@ def test_poisson_counts_have_their_mean_for_variance_under_a_ramp_too() -> None:
     """2,000 runs of 0 to 20 a second over 2 s: 5 are expected in the first second, 15 in the second."""
     first, second = [], []
     for seed in range(2_000):
-        due = list(until(arrivals(steady(20, ramp_s=2), "poisson", Random(seed)), duration_s=2))
+        due = list(limit_arrivals(draw_arrivals(make_steady_rate(20, ramp_s=2), "poisson", Random(seed)), duration_s=2))
         first.append(sum(t < 1 for t in due))
         second.append(sum(t >= 1 for t in due))
     for seen, mean in ((first, 5), (second, 15)):
@@ -245,17 +255,19 @@ def test_poisson_counts_have_their_mean_for_variance_under_a_ramp_too() -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_seed_gives_the_same_arrivals_again(pattern: str) -> None:
-    once, again, other = (list(islice(arrivals(steady(5), pattern, Random(seed), 2.0), 9)) for seed in (3, 3, 4))
+    once, again, other = (
+        list(islice(draw_arrivals(make_steady_rate(5), pattern, Random(seed), 2.0), 9)) for seed in (3, 3, 4)
+    )
     assert once == again
     assert (once == other) == (pattern == "constant")
 
 
 def test_what_is_no_pattern() -> None:
     with pytest.raises(ValueError, match="must be one of constant, poisson, gamma, got uniform"):
-        counts("uniform", Random(0))
+        draw_expected_counts("uniform", Random(0))
     for smoothness in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="smoothness must be above 0"):
-            counts("gamma", Random(0), smoothness)
+            draw_expected_counts("gamma", Random(0), smoothness)
 
 
 # -- users and traces --------------------------------------------------------------------------------------------------
@@ -263,14 +275,14 @@ def test_what_is_no_pattern() -> None:
 
 def test_user_centric_gaps() -> None:
     """AIPerf's turn gap: 3 users at 2 a second each send every 1.5 s, half a second apart."""
-    sent = list(until(user_centric(3, 2), count=7))
+    sent = list(limit_arrivals(draw_user_centric_arrivals(3, 2), count=7))
     assert sent == [(0, 0), (0.5, 1), (1, 2), (1.5, 0), (2, 1), (2.5, 2), (3, 0)]
 
 
 @pytest.mark.parametrize(("users", "per_s"), [(0, 1), (1, 0), (1, -1), (1, math.nan)])
 def test_user_centric_needs_users_and_a_rate(users: int, per_s: float) -> None:
     with pytest.raises(ValueError, match="user-centric rate"):
-        user_centric(users, per_s)
+        draw_user_centric_arrivals(users, per_s)
 
 
 TRACE = [10, 11, 11, 14, 20]
@@ -289,7 +301,7 @@ TRACE = [10, 11, 11, 14, 20]
     ],
 )
 def test_replay(asked: dict[str, float], expected: list[tuple[float, int]]) -> None:
-    assert list(replay(TRACE, **asked)) == expected
+    assert list(replay_arrivals(TRACE, **asked)) == expected
 
 
 @pytest.mark.parametrize(
@@ -304,33 +316,33 @@ def test_replay(asked: dict[str, float], expected: list[tuple[float, int]]) -> N
 )
 def test_a_broken_trace_names_its_row(times_s: list[float | None], message: str) -> None:
     with pytest.raises(ValueError, match=r"^row") as error:
-        list(replay(times_s))
+        list(replay_arrivals(times_s))
     assert str(error.value) == message
 
 
 def test_rows_left_out_are_looked_at_but_those_after_the_end_are_not() -> None:
     with pytest.raises(ValueError, match="row 2: its time 3 s"):
-        list(replay([4, 3, 9], start_s=8))
-    assert list(replay([-5, 1, 9, None], start_s=0, end_s=8)) == [(1, 1)]
+        list(replay_arrivals([4, 3, 9], start_s=8))
+    assert list(replay_arrivals([-5, 1, 9, None], start_s=0, end_s=8)) == [(1, 1)]
 
 
 @pytest.mark.parametrize("speedup", [0, -1, math.nan, math.inf])
 def test_a_speedup_is_above_0(speedup: float) -> None:
     with pytest.raises(ValueError, match="speedup must be above 0"):
-        list(replay([0], speedup=speedup))
+        list(replay_arrivals([0], speedup=speedup))
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
 def test_until_the_count_or_the_duration_whichever_is_first() -> None:
-    assert list(until([0.0, 1.0, 2.0], count=2, duration_s=9)) == [0, 1]
-    assert list(until([0.0, 1.0, 2.0], count=9, duration_s=2)) == [0, 1]  # an arrival at the end is too late
-    assert list(until([(0.0, 5), (2.0, 6), (1.0, 7)], duration_s=2)) == [(0, 5)]
-    assert list(until([0.0, 1.0])) == [0, 1]
+    assert list(limit_arrivals([0.0, 1.0, 2.0], count=2, duration_s=9)) == [0, 1]
+    assert list(limit_arrivals([0.0, 1.0, 2.0], count=9, duration_s=2)) == [0, 1]  # an arrival at the end is too late
+    assert list(limit_arrivals([(0.0, 5), (2.0, 6), (1.0, 7)], duration_s=2)) == [(0, 5)]
+    assert list(limit_arrivals([0.0, 1.0])) == [0, 1]
 
 
 def test_until_takes_no_more_than_it_needs() -> None:
     due = iter([0.0, 1.0, 2.0, 3.0])
-    assert list(until(due, count=2)) == [0, 1]
+    assert list(limit_arrivals(due, count=2)) == [0, 1]
     assert next(due) == 2

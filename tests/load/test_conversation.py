@@ -8,21 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.load.conversation import Ask, Conversation, Sessions
-from locust_llm.load.formats import Item, Turn, parse
-from locust_llm.load.lengths import independent, length, mix
-from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.conversation import Conversation, ConversationRequest, ConversationSource
+from locust_llm.load.formats import DatasetSession, Turn, parse_json_row
+from locust_llm.load.lengths import combine_lengths, parse_length, parse_length_mix
+from locust_llm.load.prompts import PromptLengthModel, Prompts
 
 SHARED = {"system_tokens": 10, "prefixes": 2, "prefix_tokens": 20}
 
 
 def prompts(tokens: str = "100", output: str = "7", **shared: int) -> Prompts:
     """A token a word, so that tokens can be counted by eye."""
-    return Prompts(Lengths(1.0, 0.0), independent(length(tokens), length(output)), seed=1, **shared)
+    return Prompts(
+        PromptLengthModel(1.0, 0.0), combine_lengths(parse_length(tokens), parse_length(output)), seed=1, **shared
+    )
 
 
 def of(*turns: Turn, from_: Prompts | None = None, delay_ms: tuple[float, float] = (0, 0)) -> Conversation:
-    item = Item(id="a", turns=turns, row=1)
+    item = DatasetSession(id="a", turns=turns, row=1)
     return Conversation(from_ or prompts(), item, id="a", random=Random(1), delay_ms=delay_ms)
 
 
@@ -30,12 +32,12 @@ def user(content: str, **more: Any) -> Turn:
     return Turn(messages=[{"role": "user", "content": content}], row=1, **more)
 
 
-def said(ask: Ask | None) -> list[tuple[str, str]]:
+def said(ask: ConversationRequest | None) -> list[tuple[str, str]]:
     assert ask is not None
     return [(message["role"], message["content"]) for message in ask.messages]
 
 
-def words(ask: Ask) -> int:
+def words(ask: ConversationRequest) -> int:
     return sum(len(message["content"].split()) for message in ask.messages)
 
 
@@ -154,7 +156,9 @@ def test_tokens_of_a_file_are_known_as_long_as_all_of_them_are() -> None:
 def test_a_trace_gets_made_up_prompts_of_its_lengths_and_blocks() -> None:
     rows = [{"timestamp": 1500, "input_length": 1100, "output_length": 3, "hash_ids": [4, 5]},
             {"delay": 250, "input_length": 600, "hash_ids": [4]}]  # fmt: skip
-    turns = [turn for row in rows for turn in parse("mooncake_trace", str(row).replace("'", '"').encode(), 1)[1]]
+    turns = [
+        turn for row in rows for turn in parse_json_row("mooncake_trace", str(row).replace("'", '"').encode(), 1)[1]
+    ]
     source = prompts(**SHARED)
     talk = of(*turns, from_=source, delay_ms=(9_000, 0))
     first = talk.next()
@@ -224,9 +228,9 @@ def transcript(talk: Conversation) -> list[Any]:
     return [talk.id, *asks]
 
 
-def sessions(seed: int | None = 4, worker: int = 0, turns: tuple[float, float] = (3.0, 1.5)) -> Sessions:
-    made = Prompts(Lengths(), mix("40,900:60;70,8:40"), seed=seed, worker=worker)
-    return Sessions(made, turns=turns, delay_ms=(100, 30), seed=seed, worker=worker)
+def sessions(seed: int | None = 4, worker: int = 0, turns: tuple[float, float] = (3.0, 1.5)) -> ConversationSource:
+    made = Prompts(PromptLengthModel(), parse_length_mix("40,900:60;70,8:40"), seed=seed, worker=worker)
+    return ConversationSource(made, turns=turns, delay_ms=(100, 30), seed=seed, worker=worker)
 
 
 def test_a_seed_gives_the_same_sessions_again() -> None:
@@ -250,7 +254,7 @@ def test_turns_are_normal_and_at_least_one() -> None:
 def test_names_come_once_and_a_file_keeps_its_own() -> None:
     source = sessions()
     assert len({source.begin().id for _ in range(5_000)}) == 5_000
-    talk = source.begin(Item(id="theirs", turns=(user("x"), user("y")), row=1))
+    talk = source.begin(DatasetSession(id="theirs", turns=(user("x"), user("y")), row=1))
     assert (talk.id, talk.turns) == ("theirs", 2)
 
 

@@ -15,7 +15,7 @@ from support.examples import examples
 
 from locust_llm.load.dataset import DATASET_KINDS, Dataset
 from locust_llm.load.formats import DatasetError
-from locust_llm.load.summary import check
+from locust_llm.load.summary import check_dataset
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 18:17:04,20,8\r\n"
 SESSIONS = [
@@ -216,7 +216,7 @@ def test_times_must_be_there_and_in_order_if_they_are_a_schedule(place: Path, ro
 
 
 def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = check(written(place, SESSIONS))
+    found = check_dataset(written(place, SESSIONS))
     assert (found.kind, found.whole, found.rows, found.sessions, found.turns) == ("mooncake_trace", True, 6, 3, 6)
     assert (found.timed, found.span_s, found.input_tokens, found.output_tokens, found.synthetic) == (
         3,
@@ -226,15 +226,15 @@ def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         6,
     )
     assert str(found) == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens per turn, over 1 s"
-    found = check(written(place, AZURE + "2023-11-16 18:17:05,0,0\r\n"), timed=True)
+    found = check_dataset(written(place, AZURE + "2023-11-16 18:17:05,0,0\r\n"), timed=True)
     assert (found.rows, found.left_out, found.span_s, found.input_tokens, found.output_tokens) == (3, 1, 0.5, 15.0, 6.0)
     monkeypatch.setattr("locust_llm.load.summary.CHECK_BYTES", 100)
-    found = check(written(place, [*prompts(50), {"text": "broken, but far behind"}]))
+    found = check_dataset(written(place, [*prompts(50), {"text": "broken, but far behind"}]))
     assert not found.whole
     assert (found.rows, found.sessions) == (7, 7)  # 7 rows of 15 bytes are over 100
     with pytest.raises(DatasetError, match="line 2"):
-        check(written(place, [{"prompt": "a"}, {"prompt": 1}]))
-    assert check(str(place), skip_broken=True).broken == 1
+        check_dataset(written(place, [{"prompt": "a"}, {"prompt": 1}]))
+    assert check_dataset(str(place), skip_broken=True).broken == 1
 
 
 SAMPLES = [AZURE.encode(), json.dumps(SESSIONS).encode(), "\n".join(map(json.dumps, SESSIONS)).encode()]
@@ -267,7 +267,7 @@ def test_any_bytes_are_a_dataset_or_a_dataset_error(
 @example(b'"')
 def test_noise(place: Path, noise: bytes) -> None:
     with pytest.raises(DatasetError):
-        check(written(place, noise))
+        check_dataset(written(place, noise))
 
 
 @pytest.mark.full

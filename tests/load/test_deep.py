@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.core.extra_inputs import extra_inputs
+from locust_llm.core.extra_inputs import parse_extra_inputs
 from locust_llm.load import arrivals, lengths, scenario, schema
-from locust_llm.slo.grammar import goodput, parse
-from locust_llm.slo.rules import mistakes, resolve
+from locust_llm.slo.grammar import parse_goodput, parse_rule
+from locust_llm.slo.rules import resolve_rules, validate_rules
 from locust_llm.twin import file as twin
 
 DEEP = 100_000
@@ -25,18 +25,18 @@ def written(folder: Path, text: str) -> Path:
 SCHEMA = '{"type": "object", "properties": {"a": '
 TOOL = '[{"type": "function", "function": {"name": "f", "parameters": %s}}]'
 TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
-    "rates": (lambda folder, text: arrivals.series(text), "[" * DEEP),
-    "lengths": (lambda folder, text: lengths.mix(text), '{"pairs": ' + "[" * DEEP),
-    "extra inputs": (lambda folder, text: extra_inputs(text), '{"a": ' + "[" * DEEP),
-    "tools": (lambda folder, text: schema.tools_of(str(written(folder, text))), "[" * DEEP),
+    "rates": (lambda folder, text: arrivals.parse_rate_series(text), "[" * DEEP),
+    "lengths": (lambda folder, text: lengths.parse_length_mix(text), '{"pairs": ' + "[" * DEEP),
+    "extra inputs": (lambda folder, text: parse_extra_inputs(text), '{"a": ' + "[" * DEEP),
+    "tools": (lambda folder, text: schema.read_tools_file(str(written(folder, text))), "[" * DEEP),
     "a schema that JSON may hold": (
-        lambda folder, text: schema.tools_of(str(written(folder, text))), TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
+        lambda folder, text: schema.read_tools_file(str(written(folder, text))), TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
     ),
-    "a list in a scenario": (lambda folder, text: scenario.read(str(written(folder, text))), "a = " + "[" * DEEP),
-    "a key in a scenario": (lambda folder, text: scenario.read(str(written(folder, text))), "a" + ".a" * DEEP + " = 1"),
-    "a table in a scenario": (lambda folder, text: scenario.read(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
-    "a list in a twin": (lambda folder, text: twin.read(written(folder, text)), "a = " + "[" * DEEP),
-    "a key in a twin": (lambda folder, text: twin.read(written(folder, text)), "a" + ".a" * DEEP + " = 1"),
+    "a list in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
+    "a key in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a" + ".a" * DEEP + " = 1"),
+    "a table in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
+    "a list in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a = " + "[" * DEEP),
+    "a key in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a" + ".a" * DEEP + " = 1"),
 }  # fmt: skip
 
 
@@ -53,14 +53,14 @@ def test_it_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
 
 def test_a_rule_has_a_hundred_conditions_at_most() -> None:
     rule = "attainment >= 99% given " + " and ".join(["ttft < 1s"] * 100)
-    assert len(parse(rule).given) == 100
+    assert len(parse_rule(rule).given) == 100
     with pytest.raises(ValueError, match="it has 50,000 conditions, and at most 100 are possible"):
-        parse("attainment >= 99% given " + " and ".join(["ttft < 1s"] * 50_000))
+        parse_rule("attainment >= 99% given " + " and ".join(["ttft < 1s"] * 50_000))
     with pytest.raises(ValueError, match="it has 50,000 limits, and at most 100 are possible"):
-        goodput(" ".join(["time_to_first_token:300"] * 50_000))
+        parse_goodput(" ".join(["time_to_first_token:300"] * 50_000))
 
 
 def test_there_are_a_thousand_rules_at_most() -> None:
-    (why,) = mistakes(resolve([f"ttft p95 < {number}ms" for number in range(1, 1_002)], None, None))
+    (why,) = validate_rules(resolve_rules([f"ttft p95 < {number}ms" for number in range(1, 1_002)], None, None))
     assert why == "there are 1,001 SLO rules, and at most 1,000 are possible"
-    assert not list(mistakes(resolve(["ttft p95 < 1s"] * 1_000, None, None)))
+    assert not list(validate_rules(resolve_rules(["ttft p95 < 1s"] * 1_000, None, None)))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.load.formats import JSON_KINDS, RowError, Turn, parse, recognise, session_of
+from locust_llm.load.formats import JSON_KINDS, RowError, Turn, parse_json_row, read_row_session, recognise_row
 
 
 def turns(row: dict[str, Any] | str, kind: str | None = None) -> list[Turn]:
     data = (row if isinstance(row, str) else json.dumps(row)).encode()
-    return parse(kind or recognise(data), data, 7)[1]
+    return parse_json_row(kind or recognise_row(data), data, 7)[1]
 
 
 def user(text: str) -> dict[str, str]:
@@ -119,14 +119,14 @@ def test_rows_that_share_a_session() -> None:
     assert not turns({"session_id": "s", "input_length": 5})[0].whole
     assert turns({"messages": [HI], "session_id": "s"}, "mooncake_trace")[0].whole
     assert not turns({"messages": [HI], "message_mode": "delta"}, "mooncake_trace")[0].whole
-    assert session_of(b'{"session_id": "s", "input_length": 5}') == "s"
-    assert session_of(b'{"session_id": 12}') == "12"
-    assert session_of(b'{"input_length": 5}') == ""
+    assert read_row_session(b'{"session_id": "s", "input_length": 5}') == "s"
+    assert read_row_session(b'{"session_id": 12}') == "12"
+    assert read_row_session(b'{"input_length": 5}') == ""
 
 
 def test_the_name_of_a_session() -> None:
     for key in ("session_id", "custom_id", "id"):
-        assert parse("openai", json.dumps({key: "me", "prompt": "hi"}).encode(), 1)[0] == "me"
+        assert parse_json_row("openai", json.dumps({key: "me", "prompt": "hi"}).encode(), 1)[0] == "me"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_row_of_another_kind() -> None:
 )
 def test_where_a_row_is_broken(row: bytes, byte: int | None) -> None:
     with pytest.raises(RowError) as wrong:
-        recognise(row)
+        recognise_row(row)
     assert wrong.value.byte == byte
 
 
@@ -193,7 +193,7 @@ JSON = st.recursive(
 @given(st.dictionaries(FIELDS, JSON, min_size=1, max_size=5), st.sampled_from(sorted(JSON_KINDS)))
 def test_any_object_is_a_row_or_a_row_error(fields: dict[str, Any], kind: str) -> None:
     try:
-        name, made = parse(kind, json.dumps(fields).encode(), 1)
+        name, made = parse_json_row(kind, json.dumps(fields).encode(), 1)
     except RowError:
         return
     assert isinstance(name, str)
@@ -206,7 +206,7 @@ def test_any_object_is_a_row_or_a_row_error(fields: dict[str, Any], kind: str) -
 def test_the_system_prompt_beside_messages_is_sent() -> None:
     row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     for system, roles in (("be brief", ["system", "user"]), ("", ["user"]), (None, ["user"])):
-        _, (turn,) = parse("openai", json.dumps({**row, "system": system}).encode(), 1)
+        _, (turn,) = parse_json_row("openai", json.dumps({**row, "system": system}).encode(), 1)
         assert [message["role"] for message in turn.messages or ()] == roles
 
 
@@ -214,7 +214,7 @@ def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
     human, gpt = {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}
 
     def sent(**row: Any) -> list[list[Any]]:
-        _, turns = parse("sharegpt", json.dumps(row).encode(), 1)
+        _, turns = parse_json_row("sharegpt", json.dumps(row).encode(), 1)
         return [[(one["role"], one["content"]) for one in turn.messages or ()] for turn in turns]
 
     both = [human, gpt, human, gpt]
@@ -234,7 +234,7 @@ TOOL = {"type": "function", "function": WEATHER}
 @pytest.mark.parametrize("kind", ["sharegpt", "openai"])
 def test_tools_of_a_row_are_sent_in_whichever_form_it_has_them(kind: str, tools: Any) -> None:
     content = {"sharegpt": {"conversations": [{"from": "human", "value": "q"}]}, "openai": {"messages": [HI]}}[kind]
-    _, (turn,) = parse(kind, json.dumps({**content, "tools": tools, "tool_choice": "auto"}).encode(), 1)
+    _, (turn,) = parse_json_row(kind, json.dumps({**content, "tools": tools, "tool_choice": "auto"}).encode(), 1)
     assert turn.body == {"tools": [TOOL], "tool_choice": "auto"}
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.load.lengths import independent, length, lognormal, mix, normal
-from locust_llm.report.analysis.breakdowns import bucket, bucket_edges
+from locust_llm.load.lengths import combine_lengths, lognormal_length, normal_length, parse_length, parse_length_mix
+from locust_llm.report.analysis.breakdowns import choose_bucket_edges, label_bucket
 
 MANY = 20_000
 
 
 def drawn(text: str, seed: int = 1) -> list[int]:
-    draw, random = length(text), Random(seed)
+    draw, random = parse_length(text), Random(seed)
     return [draw(random) for _ in range(MANY)]
 
 
@@ -25,13 +25,13 @@ def drawn(text: str, seed: int = 1) -> list[int]:
 
 @pytest.mark.parametrize(("text", "tokens"), [("550", 550), (" 550 ", 550), ("1", 1), ("550|0", 550), ("99.6", 100)])
 def test_a_fixed_length(text: str, tokens: int) -> None:
-    assert {length(text)(Random(seed)) for seed in range(50)} == {tokens}
+    assert {parse_length(text)(Random(seed)) for seed in range(50)} == {tokens}
 
 
 def test_a_fixed_length_draws_nothing() -> None:
     """So that a stddev of 0 leaves the chance of everything else as it is."""
     random = Random(4)
-    length("550")(random)
+    parse_length("550")(random)
     assert random.random() == Random(4).random()
 
 
@@ -84,14 +84,14 @@ def test_a_normal_is_cut_at_1_and_not_drawn_again() -> None:
 )  # fmt: skip
 def test_what_is_no_length_is_told_what_is(text: str) -> None:
     with pytest.raises(ValueError, match=r"a length is 550, 550\|50 \(mean\|stddev\), uniform:100\.\.2000") as error:
-        length(text)
+        parse_length(text)
     assert str(error.value).endswith(f"got {text!r}")
 
 
 @given(st.text() | st.from_regex(r"(uniform:|lognormal:|)[0-9.|e+-]{1,9}"))
 def test_any_text_is_a_length_or_a_value_error(text: str) -> None:
     try:
-        draw = length(text)
+        draw = parse_length(text)
     except ValueError:
         return
     assert all(draw(Random(seed)) >= 1 for seed in range(5))
@@ -116,7 +116,7 @@ MIXED = {(64, 32): 0.7, (256, 128): 0.2, (1024, 512): 0.1}
     ],
 )
 def test_a_mix_in_each_form(text: str) -> None:
-    draw, random = mix(text), Random(1)
+    draw, random = parse_length_mix(text), Random(1)
     seen = Counter(draw(random) for _ in range(MANY))
     assert set(seen) == set(MIXED)
     for sizes, p in MIXED.items():
@@ -125,7 +125,7 @@ def test_a_mix_in_each_form(text: str) -> None:
 
 def test_a_mix_keeps_input_and_output_together() -> None:
     """Long prompts with short outputs and the other way round, each with its own deviation."""
-    draw, random = mix("[(64|8,900|20):50,(4000|100,32|4):50]"), Random(2)
+    draw, random = parse_length_mix("[(64|8,900|20):50,(4000|100,32|4):50]"), Random(2)
     pairs = [draw(random) for _ in range(MANY)]
     short = [pair for pair in pairs if pair[0] < 1000]
     long = [pair for pair in pairs if pair[0] > 1000]
@@ -139,14 +139,14 @@ def test_a_mix_keeps_input_and_output_together() -> None:
 
 
 def test_json_deviations_count() -> None:
-    draw = mix('{"pairs": [{"isl": 500, "isl_stddev": 50, "osl": 100, "osl_stddev": 10, "prob": 100}]}')
-    twin, a, b = independent(normal(500, 50), normal(100, 10)), Random(3), Random(3)
+    draw = parse_length_mix('{"pairs": [{"isl": 500, "isl_stddev": 50, "osl": 100, "osl_stddev": 10, "prob": 100}]}')
+    twin, a, b = combine_lengths(normal_length(500, 50), normal_length(100, 10)), Random(3), Random(3)
     b.random()  # which pair
     assert draw(a) == twin(b)
 
 
 def test_a_seed_gives_the_same_sizes_again() -> None:
-    draw = mix("550|50,128|20:60;lognormal:2000|900,uniform:10..90:40")
+    draw = parse_length_mix("550|50,128|20:60;lognormal:2000|900,uniform:10..90:40")
     once, again, other = ([draw(random) for _ in range(50)] for random in map(Random, (5, 5, 6)))
     assert once == again != other
 
@@ -179,12 +179,12 @@ def test_a_seed_gives_the_same_sizes_again() -> None:
 )
 def test_a_broken_mix_is_named_in_one_sentence(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        mix(text)
+        parse_length_mix(text)
     assert "\n" not in str(error.value)
 
 
 def test_the_lognormal_of_no_deviation_is_fixed() -> None:
-    assert {lognormal(550, 0)(Random(seed)) for seed in range(20)} == {550}
+    assert {lognormal_length(550, 0)(Random(seed)) for seed in range(20)} == {550}
 
 
 # -- buckets -----------------------------------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ def test_the_lognormal_of_no_deviation_is_fixed() -> None:
 
 def labels(lengths: list[int], at_most: int = 6) -> list[str]:
     """In order of length, each once."""
-    edges = bucket_edges(lengths, at_most)
-    return list(dict.fromkeys(bucket(one, edges) for one in sorted(lengths)))
+    edges = choose_bucket_edges(lengths, at_most)
+    return list(dict.fromkeys(label_bucket(one, edges) for one in sorted(lengths)))
 
 
 @pytest.mark.parametrize(
@@ -218,25 +218,25 @@ def test_buckets_one_would_choose_by_hand(lengths: list[int], expected: list[str
 
 def test_a_bucket_ends_before_its_end() -> None:
     edges = (500, 1000, 2000)
-    assert [bucket(one, edges) for one in (500, 999, 1000, 1999)] == ["500-1k", "500-1k", "1k-2k", "1k-2k"]
+    assert [label_bucket(one, edges) for one in (500, 999, 1000, 1999)] == ["500-1k", "500-1k", "1k-2k", "1k-2k"]
 
 
 def test_what_the_edges_did_not_know_of_is_outside() -> None:
     edges = (500, 1000, 2000)
-    assert [bucket(one, edges) for one in (0, 499, 2000, 10**7)] == ["<500", "<500", "2k+", "2k+"]
+    assert [label_bucket(one, edges) for one in (0, 499, 2000, 10**7)] == ["<500", "<500", "2k+", "2k+"]
 
 
 def test_of_no_lengths() -> None:
-    assert bucket(5, bucket_edges([])) == "2+"
-    assert bucket_edges([0, 0]) == bucket_edges([])
+    assert label_bucket(5, choose_bucket_edges([])) == "2+"
+    assert choose_bucket_edges([0, 0]) == choose_bucket_edges([])
 
 
 @given(st.lists(st.integers(1, 3_000_000) | st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 8))
 def test_buckets_are_few_in_order_and_hold_everything(lengths: list[int], at_most: int) -> None:
-    edges = bucket_edges(lengths, at_most)
+    edges = choose_bucket_edges(lengths, at_most)
     assert list(edges) == sorted(set(edges))
     assert all(edges[0] <= one < edges[-1] for one in lengths)
-    found = [bucket(one, edges) for one in sorted(lengths)]
+    found = [label_bucket(one, edges) for one in sorted(lengths)]
     assert len(set(found)) <= at_most
     # each label is one run: the table's rows are in order, and no two buckets share a label
     runs = [label for at, label in enumerate(found) if at == 0 or found[at - 1] != label]

@@ -16,19 +16,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.load.conversation import Sessions
+from locust_llm.load.conversation import ConversationSource
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError
-from locust_llm.load.media import COLUMNS, Facts, MediaError, Medium, Store, counted, facts_of, in_pieces, refs
-from locust_llm.load.pictures import Asked, Begun, Media, jpeg, made, png, wav
-from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.load.summary import check
-from locust_llm.protocols.known import request_body
+from locust_llm.load.media import (
+    COLUMNS,
+    EncodedMedium,
+    MediaError,
+    MediaFacts,
+    MediaStore,
+    count_media,
+    encode_in_pieces,
+    list_media_refs,
+    read_media_facts,
+)
+from locust_llm.load.pictures import (
+    GeneratedMediaSettings,
+    MediaGenerator,
+    UnfinishedMedium,
+    begin_jpeg,
+    begin_png,
+    begin_wav,
+    prepare_generated_media,
+)
+from locust_llm.load.prompts import PromptLengthModel, Prompts
+from locust_llm.load.summary import check_dataset
+from locust_llm.protocols.known import encode_request_body
 
 PIXEL = b64encode(b"GIF89a\x02\x00\x03\x00").decode()
 
 
-def file_of(medium: Medium) -> bytes:
+def file_of(medium: EncodedMedium) -> bytes:
     return b64decode(json.loads(bytes(medium.url)).partition(",")[2])
 
 
@@ -52,7 +70,7 @@ def pixels(data: bytes) -> tuple[int, int, bytes]:
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (7, 1), (1, 9), (33, 17), (200, 100)])
 def test_pictures_differ_in_their_last_row_alone(width: int, height: int) -> None:
-    begun = png(width, height, Random(1))
+    begun = begin_png(width, height, Random(1))
     one, other = (begun.finished(random) for random in (Random(2), Random(3)))
     assert bytes(one.url) == bytes(begun.finished(Random(2)).url)
     first, second = pixels(file_of(one)), pixels(file_of(other))
@@ -61,79 +79,87 @@ def test_pictures_differ_in_their_last_row_alone(width: int, height: int) -> Non
     assert first[2][:above] == second[2][:above]
     assert first[2][above:] != second[2][above:]
     assert one.size == len(file_of(one))
-    assert one.facts == facts_of(file_of(one), one.size) == Facts("image/png", width * height, None, width, height)
+    assert (
+        one.facts
+        == read_media_facts(file_of(one), one.size)
+        == MediaFacts("image/png", width * height, None, width, height)
+    )
 
 
 def test_a_picture_takes_half_of_its_pixels() -> None:
     """16 shades of 256: four bits of eight, in 3 bytes a pixel."""
-    assert png(500, 400, Random(1)).finished(Random(1)).size / (500 * 400) == pytest.approx(1.53, abs=0.03)
+    assert begin_png(500, 400, Random(1)).finished(Random(1)).size / (500 * 400) == pytest.approx(1.53, abs=0.03)
 
 
 @pytest.mark.parametrize(("width", "height"), [(7, 1), (40, 16), (33, 17), (200, 100)])
 def test_a_jpeg_whose_last_rows_are_its_own(width: int, height: int) -> None:
     image = pytest.importorskip("PIL.Image")
-    begun = jpeg(width, height, Random(1))
+    begun = begin_jpeg(width, height, Random(1))
     files = [file_of(begun.finished(random)) for random in (Random(2), Random(3))]
     first, second = (image.open(io.BytesIO(data)) for data in files)
     assert first.size == second.size == (width, height)
     assert first.tobytes() != second.tobytes()
     above = (0, 0, width, max(0, (height - 1) // 16 * 16 - 1))  # colours of the row below reach one pixel up
     assert first.crop(above).tobytes() == second.crop(above).tobytes()
-    assert facts_of(files[0], len(files[0])) == begun.facts
+    assert read_media_facts(files[0], len(files[0])) == begun.facts
 
 
 def test_a_sound_lasts_as_long_as_asked() -> None:
-    begun = wav(0.25, 8000, Random(1))
+    begun = begin_wav(0.25, 8000, Random(1))
     one, other = file_of(begun.finished(Random(2))), file_of(begun.finished(Random(3)))
     with wave.open(io.BytesIO(one)) as sound:
         assert (sound.getnframes(), sound.getframerate(), sound.getsampwidth()) == (2000, 8000, 2)
     assert (one[:-128], one != other) == (other[:-128], True)
-    assert facts_of(one, len(one)).seconds == 0.25
+    assert read_media_facts(one, len(one)).seconds == 0.25
 
 
-ASKED = Asked(width=(60, 20), height=(40, 10), images=2, seconds=(0.01, 0.002), seed=5)
+ASKED = GeneratedMediaSettings(width=(60, 20), height=(40, 10), images=2, seconds=(0.01, 0.002), seed=5)
 
 
 def bodies(seed: str) -> list[bytes]:
     """Of requests of a process, in each protocol that takes both."""
-    prompts = Prompts(Lengths(), seed=1, media=Media(ASKED, seed))
+    prompts = Prompts(PromptLengthModel(), seed=1, media=MediaGenerator(ASKED, seed))
     drawn = [prompts.draw().message for _ in range(4)]
-    return [request_body(kind, "m", [message], 5) for kind in ("chat", "responses") for message in drawn]
+    return [encode_request_body(kind, "m", [message], 5) for kind in ("chat", "responses") for message in drawn]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_no_two_pictures_are_alike() -> None:
     first = bodies("1/0/media")
-    made.cache_clear()  # as in another run
+    prepare_generated_media.cache_clear()  # as in another run
     assert bodies("1/0/media") == first
     assert bodies("1/1/media") != first
-    media = Media(ASKED, "x")
+    media = MediaGenerator(ASKED, "x")
     drawn = [medium(part) for _ in range(20) for part in media.parts()]
     assert len({bytes(one.url) for one in drawn}) == 60
     assert len({one.facts for one in drawn if one.facts.width}) > 5
 
 
-def medium(part: dict[str, Any]) -> Medium:
+def medium(part: dict[str, Any]) -> EncodedMedium:
     held = part[part["type"]]
     found = held.get("url", held.get("data"))
-    assert isinstance(found, Medium)
+    assert isinstance(found, EncodedMedium)
     return found
 
 
 def test_no_media_leave_a_prompt_as_it_is() -> None:
-    plain, none = (Prompts(Lengths(), seed=1, media=media) for media in (None, Media(Asked(), None)))
+    plain, none = (
+        Prompts(PromptLengthModel(), seed=1, media=media)
+        for media in (None, MediaGenerator(GeneratedMediaSettings(), None))
+    )
     assert plain.draw().message == none.draw().message
     assert isinstance(plain.draw().message["content"], str)
 
 
 def test_the_form_of_each_protocol() -> None:
     image, sound = (
-        Medium(facts, [b"QUJD"], 3).part for facts in (Facts("image/png", 6, None, 2, 3), Facts("audio/wav", None, 1.5))
+        EncodedMedium(facts, [b"QUJD"], 3).part
+        for facts in (MediaFacts("image/png", 6, None, 2, 3), MediaFacts("audio/wav", None, 1.5))
     )
     text = {"type": "text", "text": "hi"}
     said = [{"role": "user", "content": [text, image, sound]}]
 
     def content(kind: str, *parts: dict[str, Any]) -> Any:
-        body = msgspec.json.decode(request_body(kind, "m", [{"role": "user", "content": list(parts)}], 5))
+        body = msgspec.json.decode(encode_request_body(kind, "m", [{"role": "user", "content": list(parts)}], 5))
         return (body.get("messages") or body["input"])[0]["content"]
 
     url, data = "data:image/png;base64,QUJD", {"data": "QUJD", "format": "wav"}
@@ -146,11 +172,11 @@ def test_the_form_of_each_protocol() -> None:
     ]  # fmt: skip
     source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
     assert content("messages", text, image) == [text, {"type": "image", "source": source}]
-    assert counted(said) == {
+    assert count_media(said) == {
         "images": 1, "image_bytes": 3, "image_pixels": 6, "audio_s": 1.5, "asked_input_tokens": None,
     }  # fmt: skip
     with pytest.raises(NotImplementedError):
-        in_pieces(object())
+        encode_in_pieces(object())
 
 
 def test_what_is_known_of_media_in_messages_of_ones_own() -> None:
@@ -162,14 +188,14 @@ def test_what_is_known_of_media_in_messages_of_ones_own() -> None:
         image("http://x/a.png"),
         image("data:image/png;base64,A"),
     )
-    assert counted(known)["image_pixels"] == 6
-    assert counted(known)["image_bytes"] == 10
-    assert counted([*known, *url]) == {
+    assert count_media(known)["image_pixels"] == 6
+    assert count_media(known)["image_bytes"] == 10
+    assert count_media([*known, *url]) == {
         "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": None, "asked_input_tokens": None,
     }  # fmt: skip
-    assert counted(broken)["images"] == 1
+    assert count_media(broken)["images"] == 1
     assert (
-        counted([{"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}])
+        count_media([{"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}])
         == {}
     )
 
@@ -182,9 +208,9 @@ def folder(tmp_path: Path) -> Path:
     """A dataset's folder with pictures below it, beside a picture that is not its own."""
     home = tmp_path / "data"
     (home / "pics").mkdir(parents=True)
-    picture = file_of(png(30, 20, Random(1)).finished(Random(1)))
+    picture = file_of(begin_png(30, 20, Random(1)).finished(Random(1)))
     (home / "pics" / "a.png").write_bytes(picture)
-    (home / "a.wav").write_bytes(file_of(wav(0.5, 8000, Random(1)).finished(Random(1))))
+    (home / "a.wav").write_bytes(file_of(begin_wav(0.5, 8000, Random(1)).finished(Random(1))))
     (tmp_path / "secret.png").write_bytes(picture)
     (home / "link.png").symlink_to(tmp_path / "secret.png")
     (home / "passwords.txt").write_text("root:x:0:0")
@@ -224,11 +250,11 @@ def test_what_a_row_must_not_name(folder: Path, ref: Any, said: str) -> None:
     """Told with row and column, before any load; and a process that sends does not read it either."""
     path = written(folder, {"text": "hi"}, {"text": "hi", "image": ref})
     with pytest.raises(DatasetError, match=rf"line 2, column 1\d: .*{said}"):
-        check(path)
-    assert check(path, skip_broken=True).broken == 1
+        check_dataset(path)
+    assert check_dataset(path, skip_broken=True).broken == 1
     if isinstance(ref, str) and ref and ref != "a.wav":
         with pytest.raises(MediaError):
-            Store(path).parts([("image", ref)])
+            MediaStore(path).parts([("image", ref)])
 
 
 def test_rows_with_media_become_messages(folder: Path) -> None:
@@ -237,10 +263,12 @@ def test_rows_with_media_become_messages(folder: Path) -> None:
         {"turns": [{"text": "a", "images": ["pics/a.png", "http://x/b.png"]}, {"text": "b", "audio": "a.wav"}]},
         {"turns": [{"text": "c", "image": f"data:image/gif;base64,{PIXEL}"}]},
     )
-    found = check(path)
+    found = check_dataset(path)
     assert (found.turns, found.images, found.sounds) == (3, 2, 1)
     paused: list[int] = []
-    sessions = Sessions(Prompts(Lengths(), seed=1), parts=Store(path, pause=lambda: paused.append(1)).parts)
+    sessions = ConversationSource(
+        Prompts(PromptLengthModel(), seed=1), parts=MediaStore(path, pause=lambda: paused.append(1)).parts
+    )
     first, second = map(sessions.begin, Dataset(path))
     ask = first.next()
     assert ask is not None
@@ -252,7 +280,7 @@ def test_rows_with_media_become_messages(folder: Path) -> None:
     first.add_answer("yes")
     later = first.next()
     assert later is not None
-    assert counted(later.messages) | {"asked_input_tokens": 0} == {
+    assert count_media(later.messages) | {"asked_input_tokens": 0} == {
         "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": 0.5, "asked_input_tokens": 0,
     }  # fmt: skip
     last = second.next()
@@ -268,7 +296,7 @@ def test_a_picture_of_a_sharegpt_row_is_in_its_first_turn(folder: Path) -> None:
 
 def test_what_is_read_once_stays_while_there_is_room(folder: Path) -> None:
     (folder / "b.png").write_bytes((folder / "pics" / "a.png").read_bytes())
-    kept, small = Store(str(folder / "rows.jsonl")), Store(str(folder / "rows.jsonl"), most=1)
+    kept, small = MediaStore(str(folder / "rows.jsonl")), MediaStore(str(folder / "rows.jsonl"), most=1)
     for store, same in ((kept, True), (small, False)):
         first, _, again = store.parts([("image", "pics/a.png"), ("image", "b.png"), ("image", "pics/a.png")])
         assert (medium(first) is medium(again)) == same
@@ -281,7 +309,7 @@ VALUES = st.none() | st.text(max_size=20) | st.lists(st.text(max_size=5) | st.in
 @given(st.dictionaries(st.sampled_from([*COLUMNS, "text"]), VALUES))
 def test_columns_are_read_whole_or_refused(fields: dict[str, Any]) -> None:
     try:
-        found = refs(fields)
+        found = list_media_refs(fields)
     except MediaError as wrong:
         told = wrong.field in fields
         assert told
@@ -306,7 +334,7 @@ HEADS = (
 @given(st.sampled_from(HEADS), st.binary(max_size=80), st.integers(0, 200))
 def test_whatever_a_file_holds_it_is_something_or_refused(head: bytes, rest: bytes, size: int) -> None:
     try:
-        facts = facts_of(head + rest, size)
+        facts = read_media_facts(head + rest, size)
     except MediaError:
         return
     assert facts.media_type
@@ -317,6 +345,6 @@ def test_whatever_a_file_holds_it_is_something_or_refused(head: bytes, rest: byt
 def test_begun_is_aligned() -> None:
     """What comes behind is encoded alone."""
     for width in (1, 2, 3, 4):
-        begun: Begun = png(width, 2, Random(1))
+        begun: UnfinishedMedium = begin_png(width, 2, Random(1))
         assert len(begun.base64) % 4 == begun.size % 3 == 0
         assert len(begun.rest) < 3

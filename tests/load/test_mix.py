@@ -6,20 +6,20 @@ from random import Random
 
 import pytest
 
-from locust_llm.load.conversation import Sessions
-from locust_llm.load.formats import Item, Turn
+from locust_llm.load.conversation import ConversationSource
+from locust_llm.load.formats import DatasetSession, Turn
 from locust_llm.load.mix import (
-    Dealt,
-    canonical,
-    headers_of,
-    models,
-    priorities,
-    shares,
-    tenants,
-    weights,
-    without_value,
+    TenantDealer,
+    format_canonical_mix,
+    hide_header_value,
+    parse_model_mix,
+    parse_shares,
+    parse_tenant_headers,
+    parse_tenant_priorities,
+    parse_tenant_weights,
+    parse_weights,
 )
-from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.prompts import PromptLengthModel, Prompts
 
 MIX = "base=60,adapter-a=30,adapter-b=10"
 
@@ -33,8 +33,8 @@ MIX = "base=60,adapter-a=30,adapter-b=10"
     ],
 )
 def test_a_name_ends_at_its_last_equals_sign(text: str, found: dict[str, float]) -> None:
-    assert weights(text) == found
-    assert weights(canonical(text)) == found
+    assert parse_weights(text) == found
+    assert parse_weights(format_canonical_mix(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -53,37 +53,39 @@ def test_a_name_ends_at_its_last_equals_sign(text: str, found: dict[str, float])
 )
 def test_what_is_no_mix(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why) as refused:
-        weights(text)
+        parse_weights(text)
     assert "\n" not in str(refused.value)
 
 
 def test_weights_become_shares() -> None:
-    assert shares("a=3,b=1") == {"a": 0.75, "b": 0.25}
-    draw, random = models(MIX), Random(1)
+    assert parse_shares("a=3,b=1") == {"a": 0.75, "b": 0.25}
+    draw, random = parse_model_mix(MIX), Random(1)
     drawn = Counter(draw(random) for _ in range(10_000))
-    for name, share in shares(MIX).items():
+    for name, share in parse_shares(MIX).items():
         assert drawn[name] / 10_000 == pytest.approx(share, abs=4 * (share * (1 - share) / 10_000) ** 0.5)
 
 
-def sessions(mix: str | None = MIX, seed: int | None = 4, worker: int = 0) -> Sessions:
-    prompts = Prompts(Lengths(), seed=seed, worker=worker)
-    return Sessions(prompts, turns=(3, 1), seed=seed, worker=worker, models=models(mix) if mix else None)
+def sessions(mix: str | None = MIX, seed: int | None = 4, worker: int = 0) -> ConversationSource:
+    prompts = Prompts(PromptLengthModel(), seed=seed, worker=worker)
+    return ConversationSource(
+        prompts, turns=(3, 1), seed=seed, worker=worker, models=parse_model_mix(mix) if mix else None
+    )
 
 
-def begun(source: Sessions) -> list[str | None]:
+def begun(source: ConversationSource) -> list[str | None]:
     return [source.begin().model for _ in range(40)]
 
 
 def test_a_process_has_the_same_sequence_in_each_run() -> None:
     first = begun(sessions())
-    assert set(first) == set(weights(MIX))
+    assert set(first) == set(parse_weights(MIX))
     assert begun(sessions()) == first
     for other in (sessions(seed=5), sessions(worker=1), sessions(seed=None)):
         assert begun(other) != first
 
 
 def test_a_session_of_a_file_has_a_model_too() -> None:
-    item = Item(id="theirs", turns=(Turn(messages=[], row=1),), row=1)
+    item = DatasetSession(id="theirs", turns=(Turn(messages=[], row=1),), row=1)
     source = sessions()
     assert [source.begin(item).model for _ in range(40)] == begun(sessions())
 
@@ -119,15 +121,15 @@ def test_both_blocks_of_a_pair_ask_for_the_same_models() -> None:
 @pytest.mark.parametrize(
     ("read", "text", "why"),
     [
-        (tenants, "gold", "--tenant-mix takes NAME=WEIGHT pairs"),
-        (tenants, "gold=1,free=0", "--tenant-mix: the weight of 'free' must be above 0"),
-        (tenants, "gold=1,gold=2", "--tenant-mix has the tenant 'gold' twice"),
-        (tenants, "gold one=1", "goes into a header"),
-        (tenants, "g\u00f6ld=1", "goes into a header"),
-        (priorities, "gold", "--tenant-priority takes NAME=WHOLE NUMBER"),
-        (priorities, "gold=0.5", "--tenant-priority takes NAME=WHOLE NUMBER"),
-        (priorities, "gold=1,gold=1", "has the tenant 'gold' twice"),
-        (priorities, "", "--tenant-priority takes"),
+        (parse_tenant_weights, "gold", "--tenant-mix takes NAME=WEIGHT pairs"),
+        (parse_tenant_weights, "gold=1,free=0", "--tenant-mix: the weight of 'free' must be above 0"),
+        (parse_tenant_weights, "gold=1,gold=2", "--tenant-mix has the tenant 'gold' twice"),
+        (parse_tenant_weights, "gold one=1", "goes into a header"),
+        (parse_tenant_weights, "g\u00f6ld=1", "goes into a header"),
+        (parse_tenant_priorities, "gold", "--tenant-priority takes NAME=WHOLE NUMBER"),
+        (parse_tenant_priorities, "gold=0.5", "--tenant-priority takes NAME=WHOLE NUMBER"),
+        (parse_tenant_priorities, "gold=1,gold=1", "has the tenant 'gold' twice"),
+        (parse_tenant_priorities, "", "--tenant-priority takes"),
     ],
 )
 def test_what_is_of_no_tenant(read: Callable[[str], object], text: str, why: str) -> None:
@@ -137,20 +139,20 @@ def test_what_is_of_no_tenant(read: Callable[[str], object], text: str, why: str
 
 def test_headers_of_tenants_and_no_value_in_a_refusal() -> None:
     texts = ["gold:Authorization=Bearer a=b", "gold:x-a= 1 ", "free:x-a="]
-    assert headers_of(texts) == {"gold": {"Authorization": "Bearer a=b", "x-a": "1"}, "free": {"x-a": ""}}
-    assert [without_value(text) for text in texts] == ["gold:Authorization=***", "gold:x-a=***", "free:x-a="]
+    assert parse_tenant_headers(texts) == {"gold": {"Authorization": "Bearer a=b", "x-a": "1"}, "free": {"x-a": ""}}
+    assert [hide_header_value(text) for text in texts] == ["gold:Authorization=***", "gold:x-a=***", "free:x-a="]
     for text in ("x-a=secret", "gold:x a=secret", "gold:x-a=secret\n", "gold:Host=secret", "=secret"):
         with pytest.raises(ValueError, match="--tenant-header") as refused:
-            headers_of([text])
+            parse_tenant_headers([text])
         assert "secret" not in str(refused.value)
     with pytest.raises(ValueError, match="twice"):
-        headers_of(["gold:X-A=1", "gold:x-a=2"])
+        parse_tenant_headers(["gold:X-A=1", "gold:x-a=2"])
 
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_users_are_dealt_within_one_of_their_shares(before: int) -> None:
-    wanted = shares("gold=20,free=70,c=10", "tenant")
-    dealt = Dealt(wanted, before)
+    wanted = parse_shares("gold=20,free=70,c=10", "tenant")
+    dealt = TenantDealer(wanted, before)
     names = [dealt.of(user) for user in range(40)]
     assert [dealt.of(user) for user in range(40)] == names  # a user keeps its own
     for count in range(40):

@@ -13,17 +13,17 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
-from locust_llm.core.options.option import options_of
-from locust_llm.core.refusal import Refused
+from locust_llm.core.options.option import declared_options
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import user_file as given
 from locust_llm.load.dataset import Dataset
-from locust_llm.load.formats import DatasetError, Item
-from locust_llm.run.access.headers import request_headers
+from locust_llm.load.formats import DatasetError, DatasetSession
+from locust_llm.run.access.headers import read_request_headers
 from locust_llm.run.flags import OPTIONS
-from locust_llm.run.options import check
-from locust_llm.web.form import filled
+from locust_llm.run.options import check_options
+from locust_llm.web.form import fill_options
 
 NASTY: Final = (
     "-1", "0", "nan", "inf", "-inf", "1e309", "1e23", "-1e-300", "1e-300", "", " ", "text", "٣", "1_000", "0x10", "1,5",
@@ -74,8 +74,8 @@ def outcome(*words: str) -> Settings | str:
     """The settings, or the one line that refuses them."""
     status: object = ExitStatus.REFUSED
     try:
-        return check(parse(*words))
-    except Refused as refused:
+        return check_options(parse(*words))
+    except RunRefused as refused:
         line = str(refused)
     except SystemExit as ended:
         status, line = ended.code, "refused by the parser"
@@ -121,11 +121,11 @@ def test_so_does_its_variable(flag: str, texts: tuple[str, ...], monkeypatch: py
 
 
 def bounds(flag: str) -> tuple[float, float]:
-    return next(option.range for option in options_of(Settings) if option.flag == flag and option.range)
+    return next(option.range for option in declared_options(Settings) if option.flag == flag and option.range)
 
 
 def test_every_number_of_the_settings_has_a_range() -> None:
-    ranges = {option.flag: option.range for option in options_of(Settings) if option.range}
+    ranges = {option.flag: option.range for option in declared_options(Settings) if option.range}
     assert set(ranges) == {flag for flag, _ in NUMERIC} | {"-u", "-t", "--processes", "--stop-timeout"}
     assert all(most < 2**63 for _, most in ranges.values())  # what a message between processes can hold
 
@@ -149,8 +149,8 @@ def test_so_do_fields_of_the_form(name: str) -> None:
     for text in NASTY:
         line = ""
         try:
-            check(filled(options, {name: text}))
-        except Refused as refused:
+            check_options(fill_options(options, {name: text}))
+        except RunRefused as refused:
             line = str(refused)
         assert "\n" not in line
         assert len(line) < 1100
@@ -203,7 +203,7 @@ def test_so_do_rows_of_a_dataset_which_workers_can_be_given(row: str, raw: str, 
     else:
         line = ""
     if items:
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[Item]) == items
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[DatasetSession]) == items
         for turn in (turn for item in items for turn in item.turns):
             assert 0 <= (turn.at_s or 0) <= 1e11
             assert 0 <= (turn.delay_s or 0) <= 1e7
@@ -226,7 +226,7 @@ def test_so_do_columns_of_a_log(raw: str, column: int, tmp_path: Path) -> None:
     except DatasetError as error:
         assert f"{path}, line 3" in str(error)  # noqa: PT017
         return
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[Item]) == items
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[DatasetSession]) == items
     assert all((turn.input_tokens or 0) <= 1e7 and (turn.at_s or 0) <= 1e11 for item in items for turn in item.turns)
 
 
@@ -244,7 +244,7 @@ def test_what_is_no_file_is_refused_in_time(
     flag: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(given, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(given.small_text, "__defaults__", (0.2, given.MAX_BYTES))
+    monkeypatch.setattr(given.read_small_text, "__defaults__", (0.2, given.MAX_BYTES))
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     os.mkdir("folder")
@@ -255,7 +255,7 @@ def test_what_is_no_file_is_refused_in_time(
         found = outcome(*words)
         if flag == "--api-key-file":
             try:
-                request_headers(parse(*words))
+                read_request_headers(parse(*words))
             except (OSError, ValueError) as error:
                 found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         assert time.monotonic() - began < 5
@@ -271,6 +271,6 @@ def test_a_key_comes_through_a_pipe_once_and_is_kept(tmp_path: Path) -> None:
     os.write(write, b"sk-1\n")
     os.close(write)
     path = f"/proc/self/fd/{read}"
-    assert given.small_text(path) == given.small_text(path) == "sk-1\n"
+    assert given.read_small_text(path) == given.read_small_text(path) == "sk-1\n"
     os.close(read)
     given._piped.clear()

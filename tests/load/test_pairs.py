@@ -2,13 +2,15 @@
 
 from random import Random
 
-from locust_llm.load.conversation import Conversation, Sessions, salted
-from locust_llm.load.formats import Item, Turn
-from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.conversation import Conversation, ConversationSource, add_salt
+from locust_llm.load.formats import DatasetSession, Turn
+from locust_llm.load.prompts import PromptLengthModel, Prompts
 
 
 def some() -> Prompts:
-    return Prompts(Lengths(), input_tokens=(300, 80), output_tokens=(50, 20), seed=1, prefixes=3, prefix_tokens=40)
+    return Prompts(
+        PromptLengthModel(), input_tokens=(300, 80), output_tokens=(50, 20), seed=1, prefixes=3, prefix_tokens=40
+    )
 
 
 def test_the_same_lengths_and_prefixes_and_no_text_twice() -> None:
@@ -31,7 +33,7 @@ def test_without_blocks_prompts_are_what_they_were() -> None:
 
 def test_turns_are_the_same_in_both_blocks_and_sessions_have_other_names() -> None:
     prompts = some()
-    sessions, found = Sessions(prompts, turns=(5, 3), seed=1), []
+    sessions, found = ConversationSource(prompts, turns=(5, 3), seed=1), []
     for salt in ("[001]", "[002]"):
         prompts.begin_block("pair 1", salt)
         sessions.begin_block("pair 1")
@@ -42,14 +44,14 @@ def test_turns_are_the_same_in_both_blocks_and_sessions_have_other_names() -> No
 
 
 def test_a_salt_begins_what_a_file_says() -> None:
-    assert salted([{"role": "user", "content": "a"}, {"content": "b"}], "[007]") == [
+    assert add_salt([{"role": "user", "content": "a"}, {"content": "b"}], "[007]") == [
         {"role": "user", "content": "[007] a"}, {"content": "b"},
     ]  # fmt: skip
-    assert salted([{"content": [{"type": "image"}]}], "[007]")[0]["content"][0] == {"type": "text", "text": "[007]"}
+    assert add_salt([{"content": [{"type": "image"}]}], "[007]")[0]["content"][0] == {"type": "text", "text": "[007]"}
     prompts = some()
     turns = [Turn(messages=[{"role": "user", "content": said}], output_tokens=5, row=1) for said in ("first", "second")]
     prompts.begin_block("pair 1", "[007]")
-    talk = Conversation(prompts, Item(id="s", turns=tuple(turns), row=1), id="s", random=Random(1))
+    talk = Conversation(prompts, DatasetSession(id="s", turns=tuple(turns), row=1), id="s", random=Random(1))
     ask = talk.next()
     assert ask is not None
     assert ask.messages[-1]["content"] == "[007] first"

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.load.lengths import independent, length, mix
-from locust_llm.load.prompts import BLOCK_TOKENS, Drawn, Lengths, Prompts, fit
-from locust_llm.load.tokens import corpus, size
+from locust_llm.load.lengths import combine_lengths, parse_length, parse_length_mix
+from locust_llm.load.prompts import BLOCK_TOKENS, DrawnPrompt, PromptLengthModel, Prompts, fit_prompt_lengths
+from locust_llm.load.tokens import count_corpus_words, load_corpus
 
-PLAIN = Lengths(1.0, 0.0)
+PLAIN = PromptLengthModel(1.0, 0.0)
 """A token a word, so that tokens can be counted by eye."""
 
 
 def prompts(
-    lengths: Lengths = PLAIN,
+    lengths: PromptLengthModel = PLAIN,
     *,
     seed: int | None = 1,
     worker: int = 0,
@@ -25,13 +25,25 @@ def prompts(
     output: str = "128",
     **shared: Any,
 ) -> Prompts:
-    return Prompts(lengths, independent(length(tokens), length(output)), seed=seed, worker=worker, **shared)
+    return Prompts(
+        lengths, combine_lengths(parse_length(tokens), parse_length(output)), seed=seed, worker=worker, **shared
+    )
 
 
 def test_a_prompt_has_exactly_the_words_asked_for_and_they_follow_each_other_in_the_corpus() -> None:
-    book = corpus()[0].split()[: size()]
+    book = load_corpus()[0].split()[: count_corpus_words()]
     of_mine = prompts()
-    for count in (1, 2, 3, 10, 1_000, size(), size() + 1, size() + 2, 2 * size() + 500):
+    for count in (
+        1,
+        2,
+        3,
+        10,
+        1_000,
+        count_corpus_words(),
+        count_corpus_words() + 1,
+        count_corpus_words() + 2,
+        2 * count_corpus_words() + 500,
+    ):
         for prompt in (of_mine.words(count), of_mine.text(count)):
             number, *words = prompt.split(" ")
             assert len(words) == count - 1
@@ -63,7 +75,7 @@ SPREAD: dict[str, Any] = {
 }
 
 
-def some(of: Prompts) -> list[Drawn]:
+def some(of: Prompts) -> list[DrawnPrompt]:
     return [of.draw() for _ in range(20)]
 
 
@@ -88,7 +100,7 @@ def test_without_a_seed_no_run_is_like_another() -> None:
 
 @pytest.mark.parametrize(("size", "deviation"), [(550.0, 0.0), (550.0, 100.0), (16_000.0, 3_000.0), (60.0, 6.0)])
 def test_means_are_what_was_asked_within_one_percent(size: float, deviation: float) -> None:
-    lengths = Lengths(1.25, 10.0)
+    lengths = PromptLengthModel(1.25, 10.0)
     drawn = prompts(lengths, tokens=f"{size}|{deviation}", output=f"{size}|{deviation}")
     delivered, meant, outputs = [], [], []
     for _ in range(2_000):
@@ -104,7 +116,7 @@ def test_means_are_what_was_asked_within_one_percent(size: float, deviation: flo
 
 
 def test_pairs_of_a_mix_stay_pairs() -> None:
-    of_mine = Prompts(PLAIN, mix("40,900:60;700,8:40"), seed=2)
+    of_mine = Prompts(PLAIN, parse_length_mix("40,900:60;700,8:40"), seed=2)
     drawn = Counter(
         (tokens, output_tokens, text.count(" ") + 1)
         for text, tokens, output_tokens, *_ in (of_mine.draw() for _ in range(1_000))
@@ -121,7 +133,7 @@ def test_without_a_mix_both_lengths_are_normal() -> None:
 
 def test_a_fraction_of_a_token_is_rounded_and_nothing_is_shorter_than_one() -> None:
     assert prompts(output="128.4").output_tokens() == 128
-    tiny = prompts(Lengths(1.25, 10.0), tokens="1", output="1|5")
+    tiny = prompts(PromptLengthModel(1.25, 10.0), tokens="1", output="1|5")
     drawn = Counter(tiny.output_tokens() for _ in range(500))
     assert min(drawn) == 1
     assert drawn[1] > 200  # all of the lower half
@@ -228,7 +240,7 @@ def test_the_last_block_may_be_there_in_part() -> None:
 def test_whatever_it_is_made_of_the_length_is_right_to_the_word(
     tokens: int, ids: list[int], a_word: float, template: float, prefix: bool
 ) -> None:
-    of_mine = prompts(Lengths(a_word, template), tokens=str(tokens), prefixes=1, prefix_tokens=50)
+    of_mine = prompts(PromptLengthModel(a_word, template), tokens=str(tokens), prefixes=1, prefix_tokens=50)
     text = of_mine.draw().text if prefix else of_mine.text(tokens, ids)
     words = len(text.split())
     assert text == " ".join(text.split())
@@ -240,7 +252,7 @@ def test_whatever_it_is_made_of_the_length_is_right_to_the_word(
 
 
 def test_tokens_of_a_text_are_estimated_from_its_words() -> None:
-    assert prompts(Lengths(1.5, 20.0)).tokens("to be\nor  not") == 6.0
+    assert prompts(PromptLengthModel(1.5, 20.0)).tokens("to be\nor  not") == 6.0
     assert prompts().tokens("") == 0
 
 
@@ -248,7 +260,7 @@ def test_tokens_of_a_text_are_estimated_from_its_words() -> None:
 
 
 def test_words_for_tokens_by_pencil() -> None:
-    lengths = Lengths(1.5, 20.0)
+    lengths = PromptLengthModel(1.5, 20.0)
     assert [lengths.words(tokens) for tokens in (0, 20, 21.5, 23, 170, 16_000)] == [1, 1, 1, 2, 100, 10_653]
 
 
@@ -263,10 +275,10 @@ def test_words_for_tokens_by_pencil() -> None:
     ],
 )
 def test_the_line_through_the_probes_by_pencil(samples: list[tuple[int, int]], a_word: float, template: float) -> None:
-    lengths = fit(samples)
+    lengths = fit_prompt_lengths(samples)
     assert (lengths.tokens_a_word, lengths.template_tokens) == pytest.approx((a_word, template))
     assert lengths.measured
-    assert not Lengths().measured
+    assert not PromptLengthModel().measured
 
 
 @pytest.mark.parametrize(
@@ -280,7 +292,7 @@ def test_the_line_through_the_probes_by_pencil(samples: list[tuple[int, int]], a
 )
 def test_no_line_is_made_of_samples_that_show_none(samples: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="no line fits"):
-        fit(samples)
+        fit_prompt_lengths(samples)
 
 
 def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
@@ -291,7 +303,7 @@ def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
 
 
 def test_fresh_words_have_the_lengths_and_the_order_of_their_seed() -> None:
-    def drawn(seed: int | None, salt: str) -> list[Drawn]:
+    def drawn(seed: int | None, salt: str) -> list[DrawnPrompt]:
         made = Prompts(
             PLAIN, input_tokens=(60, 20), output_tokens=(9, 3), seed=seed, salt=salt, system_tokens=10, prefixes=2,
             prefix_tokens=5,

@@ -4,19 +4,19 @@ from itertools import islice, pairwise
 
 import pytest
 
-from locust_llm.load.formats import Item
-from locust_llm.load.lengths import independent, mix, normal
-from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.load.reuse import PREFIXES, Reuse
+from locust_llm.load.formats import DatasetSession
+from locust_llm.load.lengths import combine_lengths, normal_length, parse_length_mix
+from locust_llm.load.prompts import PromptLengthModel, Prompts
+from locust_llm.load.reuse import PREFIXES, PrefixReuse
 
-PLAIN = Lengths(1.0, 10.0, head_tokens=5)
-
-
-def reuse(share: float, tokens: str = "550,8:100", *, block: int = 16, working_set: int | None = None) -> Reuse:
-    return Reuse(mix(tokens), share, seed="1", block=block, working_set=working_set)
+PLAIN = PromptLengthModel(1.0, 10.0, head_tokens=5)
 
 
-def some(of: Reuse, count: int) -> list[Item]:
+def reuse(share: float, tokens: str = "550,8:100", *, block: int = 16, working_set: int | None = None) -> PrefixReuse:
+    return PrefixReuse(parse_length_mix(tokens), share, seed="1", block=block, working_set=working_set)
+
+
+def some(of: PrefixReuse, count: int) -> list[DatasetSession]:
     return list(islice(of.prompts(), count))
 
 
@@ -31,7 +31,7 @@ def test_whole_blocks_come_to_the_share_asked_for(share: float, tokens: str) -> 
 
 def test_by_pencil() -> None:
     """60 % of 200 tokens are 120, in blocks of 32: four are 8 too many, then 16, three make up for it."""
-    of = Reuse(independent(normal(200), normal(8)), 0.6, seed="1", block=32, working_set=300)
+    of = PrefixReuse(combine_lengths(normal_length(200), normal_length(8)), 0.6, seed="1", block=32, working_set=300)
     assert (of.depth, of.count) == (4, 3)  # 128 tokens each
     assert [item.turns[0].prefix for item in of.prime()] == [(0, 144), (1, 144), (2, 144)]
     assert [item.turns[0].prefix for item in some(of, 4)] == [(0, 144), (1, 144), (2, 112), (0, 144)]

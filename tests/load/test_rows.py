@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.load.formats import DatasetError
-from locust_llm.load.rows import Index, Row, RowFile
-from locust_llm.load.summary import check
+from locust_llm.load.rows import FileRow, RowFile, RowIndex
+from locust_llm.load.summary import check_dataset
 
 
 @pytest.fixture(scope="module")
@@ -27,31 +27,31 @@ def file(place: Path, data: bytes) -> RowFile:
     return RowFile(str(place))
 
 
-def by_index(rows: RowFile, found: list[Row]) -> list[Row]:
+def by_index(rows: RowFile, found: list[FileRow]) -> list[FileRow]:
     end = found[-1].offset + len(found[-1].data)
-    index = Index(array("Q", [*(row.offset for row in found), end]), array("I", [row.line for row in found]))
+    index = RowIndex(array("Q", [*(row.offset for row in found), end]), array("I", [row.line for row in found]))
     return [rows.at(index, number) for number in reversed(range(len(found)))][::-1]
 
 
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
-        (b'{"a": 1}\n{"a": 2}', [Row(0, 1, b'{"a": 1}'), Row(9, 2, b'{"a": 2}')]),
-        (b'\r\n{"a": 1}\r\n \r\n{"a": 2}\r\n', [Row(2, 2, b'{"a": 1}'), Row(15, 4, b'{"a": 2}')]),
-        (b'\xef\xbb\xbf{"a": 1}\n', [Row(3, 1, b'{"a": 1}')]),
+        (b'{"a": 1}\n{"a": 2}', [FileRow(0, 1, b'{"a": 1}'), FileRow(9, 2, b'{"a": 2}')]),
+        (b'\r\n{"a": 1}\r\n \r\n{"a": 2}\r\n', [FileRow(2, 2, b'{"a": 1}'), FileRow(15, 4, b'{"a": 2}')]),
+        (b'\xef\xbb\xbf{"a": 1}\n', [FileRow(3, 1, b'{"a": 1}')]),
         (
             b'a,b\n1,\n"x\n\ny",2\n3,4\n',
-            [Row(0, 1, b"a,b"), Row(4, 2, b"1,"), Row(7, 3, b'"x\n\ny",2'), Row(16, 6, b"3,4")],
+            [FileRow(0, 1, b"a,b"), FileRow(4, 2, b"1,"), FileRow(7, 3, b'"x\n\ny",2'), FileRow(16, 6, b"3,4")],
         ),
-        (b"a\tb\n1\t\n \t\n\n2\t3 \n", [Row(0, 1, b"a\tb"), Row(4, 2, b"1\t"), Row(11, 5, b"2\t3 ")]),
-        (b'[{"a": "[,\\"]"},{"b": [1, {}]}]', [Row(1, 1, b'{"a": "[,\\"]"}'), Row(16, 1, b'{"b": [1, {}]}')]),
-        (b'[\n  {\n "a": 1},\n\n  2 ]\n', [Row(4, 2, b'{\n "a": 1}'), Row(19, 5, b"2")]),
-        (b"\xef\xbb\xbf\n[{}\n]", [Row(5, 2, b"{}")]),
+        (b"a\tb\n1\t\n \t\n\n2\t3 \n", [FileRow(0, 1, b"a\tb"), FileRow(4, 2, b"1\t"), FileRow(11, 5, b"2\t3 ")]),
+        (b'[{"a": "[,\\"]"},{"b": [1, {}]}]', [FileRow(1, 1, b'{"a": "[,\\"]"}'), FileRow(16, 1, b'{"b": [1, {}]}')]),
+        (b'[\n  {\n "a": 1},\n\n  2 ]\n', [FileRow(4, 2, b'{\n "a": 1}'), FileRow(19, 5, b"2")]),
+        (b"\xef\xbb\xbf\n[{}\n]", [FileRow(5, 2, b"{}")]),
         (b" [ ] ", []),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_rows_and_their_places(place: Path, data: bytes, rows: list[Row], packed: bool) -> None:
+def test_rows_and_their_places(place: Path, data: bytes, rows: list[FileRow], packed: bool) -> None:
     read = file(place, gzip.compress(data) if packed else data)
     assert list(read) == rows
     assert list(read) == rows  # and once more from the start
@@ -141,7 +141,7 @@ def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: py
     tracemalloc.start()
     try:
         with pytest.raises(DatasetError) as wrong:
-            check(str(place))
+            check_dataset(str(place))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -5,33 +5,42 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.load.scenario import ABOUT, FOLDER, listed, names, read, text_of
+from locust_llm.load.scenario import (
+    ABOUT,
+    FOLDER,
+    format_scenario_list,
+    list_scenario_names,
+    read_packaged_scenario,
+    read_scenario,
+)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_scenario_names())
 def test_a_packaged_one_says_what_it_is_and_where_it_is_from(name: str) -> None:
-    found = read(name)
+    found = read_scenario(name)
     assert (found.file, found.text) == (f"{name}.toml", (FOLDER / f"{name}.toml").read_text())
     assert [*found.about] == [*ABOUT]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.about["date"])
     assert "https://" in found.about["source"]
     assert found.text.startswith("# ")
-    assert max(map(len, listed().splitlines())) <= 120
+    assert max(map(len, format_scenario_list().splitlines())) <= 120
 
 
 def test_the_list_has_one_line_for_each() -> None:
-    assert [line.split()[0] for line in listed().splitlines()] == names()
-    assert {"interactive-chat", "code-generation", "deep-research", "rag", "reasoning", "agentic-coding"} <= {*names()}
-    assert {"1k1k", "8k1k", "1k8k"} <= {*names()}
+    assert [line.split()[0] for line in format_scenario_list().splitlines()] == list_scenario_names()
+    assert {"interactive-chat", "code-generation", "deep-research", "rag", "reasoning", "agentic-coding"} <= {
+        *list_scenario_names()
+    }
+    assert {"1k1k", "8k1k", "1k8k"} <= {*list_scenario_names()}
 
 
 def test_an_unknown_name_is_refused_with_what_was_meant() -> None:
     with pytest.raises(
         ValueError, match=r"no scenario 'interactive-cht': did you mean interactive-chat\? \(locust-llm"
     ):
-        text_of("interactive-cht")
+        read_packaged_scenario("interactive-cht")
     with pytest.raises(ValueError, match="no scenario 'xyz' "):
-        read("xyz")
+        read_scenario("xyz")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +55,7 @@ def test_what_is_no_toml_is_named(text: bytes, why: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_bytes(text)
     with pytest.raises(ValueError, match=why):
-        read("mine.toml")
+        read_scenario("mine.toml")
 
 
 def test_a_key_is_found_in_its_line(tmp_path: Path) -> None:
@@ -54,7 +63,7 @@ def test_a_key_is_found_in_its_line(tmp_path: Path) -> None:
     file.write_text(
         '# slo = []\nslo-preset = "chat"\n  slo = [\n  "ttft p95 < 1s",\n]\n"sweep" = "x"\n[table]\nx = 1\n'
     )
-    found = read(str(file))
+    found = read_scenario(str(file))
     assert found.about == {}
     assert [found.place(key).removeprefix(str(file)) for key in ("slo-preset", "slo", "sweep", "table", "none")] == [
         ", line 2, slo-preset", ", line 3, slo", ", line 6, sweep", ", line 7, table", ", none",

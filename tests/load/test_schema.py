@@ -7,8 +7,14 @@ import pytest
 
 from locust_llm.load import schema
 from locust_llm.load.formats import DatasetError
-from locust_llm.load.schema import SchemaError, check, fits, tools_of, wanted
-from locust_llm.load.summary import check as check_dataset
+from locust_llm.load.schema import (
+    SchemaError,
+    check_response_schema,
+    find_response_schema,
+    matches_response_schema,
+    read_tools_file,
+)
+from locust_llm.load.summary import check_dataset as check_dataset
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
@@ -35,17 +41,26 @@ def said(content: str | None = None, *calls: tuple[str, str]) -> dict[str, Any]:
     ],
 )
 def test_a_text_of_a_schema(body: dict[str, Any]) -> None:
-    check(body)
-    what = wanted(body)
+    check_response_schema(body)
+    what = find_response_schema(body)
     assert what is not None
-    found = [fits(what, said(text)) for text in (GOOD, BAD, "{}", f"```json\n{GOOD}\n```", GOOD[:-1], "", None)]
+    found = [
+        matches_response_schema(what, said(text))
+        for text in (GOOD, BAD, "{}", f"```json\n{GOOD}\n```", GOOD[:-1], "", None)
+    ]
     assert found == [True, *[False] * 6]
 
 
 def test_json_mode_takes_any_object() -> None:
-    what = wanted({"response_format": {"type": "json_object"}})
+    what = find_response_schema({"response_format": {"type": "json_object"}})
     assert what is not None
-    assert [fits(what, said(text)) for text in ("{}", BAD, "[]", "1", "no")] == [True, True, False, False, False]
+    assert [matches_response_schema(what, said(text)) for text in ("{}", BAD, "[]", "1", "no")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +73,16 @@ def test_json_mode_takes_any_object() -> None:
     ids=["chat", "responses", "messages"],
 )
 def test_arguments_of_a_call(tool: dict[str, Any]) -> None:
-    what = wanted({"tools": [tool]})
+    what = find_response_schema({"tools": [tool]})
     assert what is not None
-    assert fits(what, said(None, ("weather", GOOD))) is True
-    assert fits(what, said(None, ("weather", GOOD), ("weather", BAD))) is False
-    assert fits(what, said(None, ("weather", GOOD[:-1]))) is False
-    assert fits(what, said(None, ("other", GOOD))) is False
-    assert fits(what, said("It is warm.")) is None  # it need not call
-    must = wanted({"tools": [tool], "tool_choice": "required"})
+    assert matches_response_schema(what, said(None, ("weather", GOOD))) is True
+    assert matches_response_schema(what, said(None, ("weather", GOOD), ("weather", BAD))) is False
+    assert matches_response_schema(what, said(None, ("weather", GOOD[:-1]))) is False
+    assert matches_response_schema(what, said(None, ("other", GOOD))) is False
+    assert matches_response_schema(what, said("It is warm.")) is None  # it need not call
+    must = find_response_schema({"tools": [tool], "tool_choice": "required"})
     assert must is not None
-    assert fits(must, said("It is warm.")) is False
+    assert matches_response_schema(must, said("It is warm.")) is False
 
 
 @pytest.mark.parametrize(
@@ -81,8 +96,8 @@ def test_arguments_of_a_call(tool: dict[str, Any]) -> None:
     ],
 )
 def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]) -> None:
-    check(body)
-    assert wanted(body) is None
+    check_response_schema(body)
+    assert find_response_schema(body) is None
 
 
 @pytest.mark.parametrize(
@@ -100,37 +115,40 @@ def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]
 )
 def test_what_is_no_schema(body: dict[str, Any], field: str, why: str) -> None:
     with pytest.raises(SchemaError, match=why) as refused:
-        check(body)
+        check_response_schema(body)
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize("other", [{"$ref": "http://localhost:1/x"}, {"$ref": "#"}, {"type": "nope"}])
 def test_what_cannot_be_known_is_not_guessed(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    what = wanted({"guided_json": other})
+    what = find_response_schema({"guided_json": other})
     assert what is not None
-    assert fits(what, said("1")) is None
-    assert fits(what, said("no JSON")) is False
-    known = wanted({"guided_json": CITY})
+    assert matches_response_schema(what, said("1")) is None
+    assert matches_response_schema(what, said("no JSON")) is False
+    known = find_response_schema({"guided_json": CITY})
     assert known is not None
-    assert fits(known, said('"' + "x" * schema.MAX_CHARS + '"')) is None
-    monkeypatch.setattr(schema, "available", lambda: False)
-    assert (fits(known, said(GOOD)), fits(known, said("no JSON"))) == (None, False)
+    assert matches_response_schema(known, said('"' + "x" * schema.MAX_CHARS + '"')) is None
+    monkeypatch.setattr(schema, "has_jsonschema", lambda: False)
+    assert (matches_response_schema(known, said(GOOD)), matches_response_schema(known, said("no JSON"))) == (
+        None,
+        False,
+    )
 
 
 def test_a_file_of_tools(tmp_path: Path) -> None:
     file = tmp_path / "tools.json"
     file.write_text('[{"name": "f"}]')
-    assert tools_of(str(file)) == [{"name": "f"}]
+    assert read_tools_file(str(file)) == [{"name": "f"}]
     for text, why in (
         ("{", "is not valid JSON"), ("[]", "must be a JSON list of tools"), ("{}", "must be a JSON list of tools"),
         ("[1]", r"\[0\] must be an object"),
     ):  # fmt: skip
         file.write_text(text)
         with pytest.raises(ValueError, match=why) as refused:
-            tools_of(str(file))
+            read_tools_file(str(file))
     for path, why in (("none.json", "No such file or directory"), (str(tmp_path), "Is a directory")):
         with pytest.raises(ValueError, match=f"^--tools {path}: {why}$"):
-            tools_of(path)
+            read_tools_file(path)
         assert str(refused.value).startswith(f"--tools {file}: ")
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.load import arrivals, schema
-from locust_llm.load.scenario import read
-from locust_llm.load.user_file import small_text
+from locust_llm.load.scenario import read_scenario
+from locust_llm.load.user_file import read_small_text
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(text=st.text().filter(lambda text: not text.startswith("\ufeff")), mark=st.booleans())
 def test_a_mark_is_no_part_of_the_text(file: Path, text: str, mark: bool) -> None:
     file.write_bytes(codecs.BOM_UTF8 * mark + text.encode("utf-8", "replace"))
-    assert small_text(str(file)) == text.encode("utf-8", "replace").decode()
+    assert read_small_text(str(file)) == text.encode("utf-8", "replace").decode()
 
 
 @examples(50)
@@ -30,19 +30,19 @@ def test_a_mark_is_no_part_of_the_text(file: Path, text: str, mark: bool) -> Non
 def test_another_encoding_is_named(file: Path, text: str, encoding: str) -> None:
     file.write_bytes(text.encode(encoding, "replace"))
     with pytest.raises(OSError, match=f"is {encoding.upper()} text, and UTF-8 is needed"):
-        small_text(str(file))
+        read_small_text(str(file))
 
 
 def test_so_is_the_place_of_what_is_no_text(file: Path) -> None:
     file.write_bytes(b"sk-\xff")
     with pytest.raises(OSError, match=r"is not UTF-8 text \(byte 3\)"):
-        small_text(str(file))
+        read_small_text(str(file))
 
 
 def test_whoever_reads_one_finds_what_stands_behind_the_mark(file: Path) -> None:
     file.write_text("\ufeffrequest-rate = 5\n")
-    assert read(str(file)).values == {"request-rate": 5}
+    assert read_scenario(str(file)).values == {"request-rate": 5}
     file.write_text('\ufeff[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]')
-    assert [tool["function"]["name"] for tool in schema.tools_of(str(file))] == ["f"]
+    assert [tool["function"]["name"] for tool in schema.read_tools_file(str(file))] == ["f"]
     file.write_text("\ufeff[[0, 5], [1, 5]]")
-    assert arrivals.series(small_text(str(file))) is not None
+    assert arrivals.parse_rate_series(read_small_text(str(file))) is not None

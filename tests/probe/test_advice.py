@@ -10,7 +10,7 @@ from support.probing import Noise, Server, probed
 from support.symptoms import LENGTHS, QUIET_S, stall, symptoms
 
 from locust_llm.core.run import NAMED, UNDECIDED
-from locust_llm.probe.advice import Advice, advice
+from locust_llm.probe.advice import Advice, derive_advice
 from locust_llm.probe.diagnosis import (
     CANNOT_TELL,
     CHUNKED,
@@ -19,12 +19,12 @@ from locust_llm.probe.diagnosis import (
     PREFILL_FIRST,
     STATIC,
     Diagnosis,
-    diagnose,
+    diagnose_scheduler,
 )
-from locust_llm.probe.result import examine, itl_limit_s
-from locust_llm.probe.symptoms import Burst, Cached, Symptoms
-from locust_llm.probe.symptoms import symptoms as symptoms_of
-from locust_llm.slo.rules import resolve
+from locust_llm.probe.result import examine_probe, itl_limit_s
+from locust_llm.probe.symptoms import BurstResult, CachedPrompt, ProbeMeasurements
+from locust_llm.probe.symptoms import measure_probe as symptoms_of
+from locust_llm.slo.rules import resolve_rules
 
 FIVE_HUNDRED = Diagnosis(CHUNKED, (480.0, 500.0, 520.0), 1, ("steps were counted",))
 
@@ -35,7 +35,7 @@ def about(said: tuple[Advice, ...], word: str) -> Advice:
     return found[0]
 
 
-def stopped() -> Symptoms:
+def stopped() -> ProbeMeasurements:
     """A prompt stops all for as long as it takes alone, two for twice that."""
     one = [stall(turn, n, longest_s=n * 50e-6, ttft_s=n * 50e-6, steps=1.0) for turn in (1, 2) for n in LENGTHS]
     two = [stall(turn, 4000, "pair", longest_s=0.4, ttft_s=0.4, steps=1.0) for turn in (1, 2)]
@@ -44,48 +44,48 @@ def stopped() -> Symptoms:
 
 def test_a_chunk_size_for_a_gap_is_in_proportion_to_tokens() -> None:
     """500 tokens add 20 ms to a gap of 10: 20 ms leave 250. 8,000 tokens are 32 such steps, of 20 ms: 640 ms."""
-    said = about(advice(symptoms(), FIVE_HUNDRED, 0.020), "chunks")
+    said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.020), "chunks")
     assert "chunks of about 250 tokens (vLLM: --max-num-batched-tokens 250" in said.what
     assert "about 20 ms beside a prompt, and 640 ms for one of 8,000 tokens" in said.what
     assert "500 tokens the gaps beside a prompt are 30 ms, without one 10 ms" in said.why
 
 
 def test_without_a_wanted_gap_it_says_what_half_would_be() -> None:
-    assert "about 250 tokens" in about(advice(symptoms(), FIVE_HUNDRED), "chunks").what
+    assert "about 250 tokens" in about(derive_advice(symptoms(), FIVE_HUNDRED), "chunks").what
 
 
 def test_a_gap_longer_than_measured_is_said_to_be_beyond() -> None:
-    said = about(advice(symptoms(), FIVE_HUNDRED, 0.090), "chunks")
+    said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.090), "chunks")
     assert "Gaps of 90 ms allow chunks of about 2,000 tokens" in said.what
     assert "Extrapolated" in said.why
 
 
 def test_no_chunk_size_undercuts_a_gap_without_prefill() -> None:
-    said = about(advice(symptoms(), FIVE_HUNDRED, 0.009), "No chunk size")
+    said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.009), "No chunk size")
     assert said.why == "Without any prefill the gaps are 10 ms."
 
 
 def test_chunked_in_turn_a_limit_of_two_costs_nothing() -> None:
-    said = about(advice(symptoms(), FIVE_HUNDRED), "--prefill-concurrency 2")
+    said = about(derive_advice(symptoms(), FIVE_HUNDRED), "--prefill-concurrency 2")
     assert "8 prompts of 2,000 tokens sent together had the last first token after 800 ms, 8.0 times" in said.why
     assert "beside two prompts are 30 ms, beside one 30 ms" in said.why
 
 
 def test_a_concurrency_is_the_bound_of_a_closed_loop() -> None:
     """200 gaps of 10 ms over a prefill of 100 ms: 1 + 20 users."""
-    assert about(advice(symptoms(), FIVE_HUNDRED), "users").what.startswith("Above about 21 users")
+    assert about(derive_advice(symptoms(), FIVE_HUNDRED), "users").what.startswith("Above about 21 users")
 
 
 def test_partial_prefills_a_limit_of_as_many_as_slots() -> None:
-    bursts = (Burst(1, 2000, (0.4, 0.4, 0.4, 0.4, 0.8, 0.8, 0.8, 0.8)),)
+    bursts = (BurstResult(1, 2000, (0.4, 0.4, 0.4, 0.4, 0.8, 0.8, 0.8, 0.8)),)
     said = about(
-        advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)), "--prefill-concurrency 4"
+        derive_advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)), "--prefill-concurrency 4"
     )
     assert "4 had their first tokens together" in said.why
 
 
 def test_prefill_first_one_at_a_time() -> None:
-    said = advice(stopped(), Diagnosis(PREFILL_FIRST))
+    said = derive_advice(stopped(), Diagnosis(PREFILL_FIRST))
     why = about(said, "--prefill-concurrency 1").why
     assert "Two prompts of 4,000 tokens sent together stopped the decoders for 400 ms, one for 200 ms" in why
     # 8,000 tokens take 400 ms, 390 more than a gap: 512 take 25 more
@@ -96,23 +96,26 @@ def test_prefill_first_one_at_a_time() -> None:
 def test_where_stalls_do_not_add_up_a_limit_makes_none_shorter() -> None:
     pairs = [stall(turn, 4000, "pair", longest_s=0.21) for turn in (1, 2)]
     found = symptoms(stalls=(*stopped().of("stall"), *pairs))
-    assert "210 ms, beside one 200 ms" in about(advice(found, Diagnosis(PREFILL_FIRST)), "does not shorten stalls").why
+    assert (
+        "210 ms, beside one 200 ms"
+        in about(derive_advice(found, Diagnosis(PREFILL_FIRST)), "does not shorten stalls").why
+    )
 
 
 def test_disaggregated_a_limit_is_for_ttft() -> None:
     stalls = tuple(stall(turn, n, usual_s=QUIET_S) for turn in (1, 2) for n in LENGTHS)
-    said = about(advice(symptoms(stalls=stalls), Diagnosis(DISAGGREGATED)), "changes TTFT")
+    said = about(derive_advice(symptoms(stalls=stalls), Diagnosis(DISAGGREGATED)), "changes TTFT")
     assert "kept 100% of their pace" in said.why
 
 
 def test_static_the_batch_is_waited_for() -> None:
     stalls = tuple(stall(turn, n, ttft_s=2.0, after_s=0.4, ended=3) for turn in (1, 2) for n in LENGTHS)
-    said = about(advice(symptoms(stalls=stalls), Diagnosis(STATIC)), "continuous batching")
+    said = about(derive_advice(symptoms(stalls=stalls), Diagnosis(STATIC)), "continuous batching")
     assert "waited 1.6 s until the decoders had ended, then took 400 ms" in said.why
 
 
 def test_without_a_name_only_what_the_figures_say() -> None:
-    said = advice(symptoms(), Diagnosis(CANNOT_TELL, missing=("rounds do not agree",)))
+    said = derive_advice(symptoms(), Diagnosis(CANNOT_TELL, missing=("rounds do not agree",)))
     assert [one.what for one in said] == [
         "Expect gaps of 33 ms beside prompts of 8,000 tokens, whatever the scheduler."
     ]
@@ -120,8 +123,8 @@ def test_without_a_name_only_what_the_figures_say() -> None:
 
 
 def test_a_cache_and_early_events_are_told_with_their_figures() -> None:
-    found = symptoms(cached=(Cached(4000, 0.2, 0.01, 3984),) * 2, early_s=0.055)
-    said = advice(found, FIVE_HUNDRED)
+    found = symptoms(cached=(CachedPrompt(4000, 0.2, 0.01, 3984),) * 2, early_s=0.055)
+    said = derive_advice(found, FIVE_HUNDRED)
     assert "took 200 ms, and 10 ms the second time" in about(said, "prefix cache").why
     assert "up to 55 ms before the first token" in about(said, "first event").why
 
@@ -129,9 +132,9 @@ def test_a_cache_and_early_events_are_told_with_their_figures() -> None:
 def test_below_ok_the_client_advises_nothing() -> None:
     shots = probed(Server(budget=512), Noise())
     for client, some in (("OK", True), (None, True), ("DEGRADED", False)):
-        assert bool(examine(shots, client).advice) is some
-    assert examine(shots).outcome == NAMED
-    assert examine(shots, "INVALID").outcome == UNDECIDED
+        assert bool(examine_probe(shots, client).advice) is some
+    assert examine_probe(shots).outcome == NAMED
+    assert examine_probe(shots, "INVALID").outcome == UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_below_ok_the_client_advises_nothing() -> None:
 def test_the_wanted_gap_is_that_of_the_rules(
     rules: tuple[str, ...], goodput: str | None, wanted_s: float | None
 ) -> None:
-    assert itl_limit_s(resolve(rules, None, goodput)) == wanted_s
+    assert itl_limit_s(resolve_rules(rules, None, goodput)) == wanted_s
 
 
 @pytest.mark.slow
@@ -156,7 +159,7 @@ def test_a_server_that_does_as_advised_has_about_the_gaps_that_were_promised(ser
     """A simulated step overlaps reading weights with computing: its gaps are up to a fifth shorter, never much longer."""
     wanted_s = 0.025
     found = symptoms_of(probed(server, Noise(steps=0.03)))
-    what = about(advice(found, diagnose(found, "OK"), wanted_s), "chunks").what
+    what = about(derive_advice(found, diagnose_scheduler(found, "OK"), wanted_s), "chunks").what
     size = int(what.partition("--max-num-batched-tokens ")[2].partition(",")[0])
     then = symptoms_of(probed(Server(budget=size), Noise(steps=0.03)))
     gap_s = median(stall.usual_s for stall in then.of("stall", then.longest))
@@ -179,6 +182,6 @@ def test_whatever_was_seen_no_advice_is_without_its_figure(
     some: tuple[object, ...], quiet_s: float | None, early_s: float | None, wanted_s: float | None, name: str
 ) -> None:
     found = symptoms(stalls=some, quiet_s=quiet_s, early_s=early_s)
-    for one in advice(found, Diagnosis(name, (480.0, 500.0, 520.0), 1), wanted_s):
+    for one in derive_advice(found, Diagnosis(name, (480.0, 500.0, 520.0), 1), wanted_s):
         assert one.what.endswith(".")
         assert any(c.isdigit() for c in one.why)

@@ -7,15 +7,15 @@ from random import Random
 import pytest
 from support.probing import Noise, Server, carried_out, engine
 
-from locust_llm.probe.progress import AGAIN, LIKE, NEW, Left, Progress, place
-from locust_llm.probe.requests import Episode, ProbeRequest
-from locust_llm.probe.schedule import Bounds, timetable
+from locust_llm.probe.progress import AGAIN, LIKE, NEW, ProbeProgress, TimeLeft, format_probe_position
+from locust_llm.probe.requests import ProbeEpisode, ProbeRequest
+from locust_llm.probe.schedule import ProbeBounds, schedule_episodes
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual
 
 
-def episode(kind: str, tokens: int, expected_s: float, later: tuple[Episode, ...] | None = ()) -> Episode:
-    return Episode(kind, 1, (ProbeRequest("long", 0.0, tokens, 4),), expected_s, later)
+def episode(kind: str, tokens: int, expected_s: float, later: tuple[ProbeEpisode, ...] | None = ()) -> ProbeEpisode:
+    return ProbeEpisode(kind, 1, (ProbeRequest("long", 0.0, tokens, 4),), expected_s, later)
 
 
 ROUND = (episode("stall", 1000, 4.0), episode("stall", 2000, 6.0), episode("burst", 500, 10.0))
@@ -24,15 +24,15 @@ FIRST = ROUND[0]._replace(later=(*ROUND[1:], *ROUND))
 
 def test_before_the_schedule_is_known_nothing_is() -> None:
     early = episode("alone", 250, 0.5, None)
-    progress = Progress()
+    progress = ProbeProgress()
     assert progress.left(early) is None
     progress.ended(early, 3.0)
     assert progress.left(FIRST) == pytest.approx((NEW[0] * 40, NEW[1] * 40))
-    assert place(2, early, 46, None) == "episode 3 of about 46"
+    assert format_probe_position(2, early, 46, None) == "episode 3 of about 46"
 
 
 def test_what_episodes_took_corrects_the_estimates_of_those_like_them() -> None:
-    progress = Progress()
+    progress = ProbeProgress()
     progress.ended(FIRST, 8.0)  # twice as long as expected
     second = ROUND[1]._replace(later=FIRST.later[1:] if FIRST.later else ())
     least_s = 2 * ((1 - AGAIN) * 4 + (1 - LIKE) * (6 + 6) + NEW[0] * (10 + 10))
@@ -47,16 +47,21 @@ def test_what_episodes_took_corrects_the_estimates_of_those_like_them() -> None:
 
 
 def test_its_words() -> None:
-    assert place(3, FIRST, 46, Left(84, 151)) == "episode 4 of 9, 1:20 to 2:30 left"
-    assert place(3, FIRST, 46, Left(100, 121)) == "episode 4 of 9, about 1:50 left"
-    assert place(8, ROUND[2], 46, Left(4.2, 4.6)) == "episode 9 of 9, about 0:04 left"
+    assert format_probe_position(3, FIRST, 46, TimeLeft(84, 151)) == "episode 4 of 9, 1:20 to 2:30 left"
+    assert format_probe_position(3, FIRST, 46, TimeLeft(100, 121)) == "episode 4 of 9, about 1:50 left"
+    assert format_probe_position(8, ROUND[2], 46, TimeLeft(4.2, 4.6)) == "episode 9 of 9, about 0:04 left"
 
 
-def lefts(server: Server, seed: int) -> Iterator[tuple[int, float, Left]]:
+def lefts(server: Server, seed: int) -> Iterator[tuple[int, float, TimeLeft]]:
     """(round, seconds that were left, what was said) at the begin of each episode of the rounds."""
     random, clock, noise = Random(seed), VirtualClock(), Noise(steps=0.1, network_s=0.001)
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
-    probe, progress, texts, said = timetable(Bounds()), Progress(), count(1), list[tuple[int, float, Left]]()
+    probe, progress, texts, said = (
+        schedule_episodes(ProbeBounds()),
+        ProbeProgress(),
+        count(1),
+        list[tuple[int, float, TimeLeft]](),
+    )
     episode = next(probe)
     for number in count():
         began = clock.now

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import OK
-from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
-from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER_SHARE, Bounds, most_episodes, timetable
+from locust_llm.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
+from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER_SHARE, ProbeBounds, max_probe_episodes, schedule_episodes
 
 TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""
 GAP_S = 0.01
-USUAL = Bounds(
+USUAL = ProbeBounds(
     longest_tokens=16_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3, burst=8, rounds=3
 )  # fmt: skip
 LONGER = replace(USUAL, longest_tokens=32_000)
-Answer = Callable[[Episode], Sequence[ProbeResult]]
+Answer = Callable[[ProbeEpisode], Sequence[ProbeResult]]
 
 
-def seen(shot: ProbeRequest, episode: Episode, number: int, first_s: float, outcome: str = OK) -> ProbeResult:
+def seen(shot: ProbeRequest, episode: ProbeEpisode, number: int, first_s: float, outcome: str = OK) -> ProbeResult:
     """Its first token so long after it was sent, then one each 10 ms."""
     good = outcome == OK
     return ProbeResult(
@@ -35,7 +35,7 @@ def seen(shot: ProbeRequest, episode: Episode, number: int, first_s: float, outc
     )  # fmt: skip
 
 
-def usual(episode: Episode) -> list[ProbeResult]:
+def usual(episode: ProbeEpisode) -> list[ProbeResult]:
     return [seen(shot, episode, 0, max(0.01, TOKEN_S * shot.input_tokens)) for shot in episode.requests]
 
 
@@ -46,8 +46,8 @@ def refusing(more_than: int) -> Answer:
     ]
 
 
-def carried_out(answer: Answer = usual, bounds: Bounds = USUAL) -> list[Episode]:
-    probe = timetable(bounds)
+def carried_out(answer: Answer = usual, bounds: ProbeBounds = USUAL) -> list[ProbeEpisode]:
+    probe = schedule_episodes(bounds)
     episodes = [next(probe)]
     while True:
         try:
@@ -56,7 +56,7 @@ def carried_out(answer: Answer = usual, bounds: Bounds = USUAL) -> list[Episode]
             return episodes
 
 
-def alone(episodes: Sequence[Episode], turn: int = 0) -> list[int]:
+def alone(episodes: Sequence[ProbeEpisode], turn: int = 0) -> list[int]:
     return [one.requests[0].input_tokens for one in episodes if (one.kind, one.round) == ("alone", turn)]
 
 
@@ -72,7 +72,7 @@ def test_what_comes() -> None:
 @pytest.mark.parametrize("answer", [usual, lambda episode: in_steps(episode)])
 def test_from_the_first_round_on_it_is_known_what_comes_later(answer: Answer) -> None:
     episodes = carried_out(answer)
-    assert len(episodes) < most_episodes(USUAL) <= len(episodes) + 2
+    assert len(episodes) < max_probe_episodes(USUAL) <= len(episodes) + 2
     for i, one in enumerate(episodes):
         if one.kind == "warm" or not one.round:
             assert one.later is None
@@ -92,7 +92,7 @@ def test_sizes_double_until_the_next_would_take_too_long() -> None:
 def test_time_grows_on_as_it_did() -> None:
     """With the square of the length: 8,000 take 1 s, 16,000 would take 4. The root of two more is 11,313: so 10,000."""
 
-    def squared(episode: Episode) -> list[ProbeResult]:
+    def squared(episode: ProbeEpisode) -> list[ProbeResult]:
         return [seen(shot, episode, 0, max(0.01, (shot.input_tokens / 8000) ** 2)) for shot in episode.requests]
 
     assert alone(carried_out(squared, replace(USUAL, most_ttft_s=2.0)))[-2:] == [8000, 10_000]
@@ -160,7 +160,7 @@ def test_a_burst_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
     assert [(shot.role, shot.at_s, shot.input_tokens) for shot in burst] == [("long", 0, 7600)] * 8
 
 
-def in_steps(episode: Episode, tokens: int = 500) -> list[ProbeResult]:
+def in_steps(episode: ProbeEpisode, tokens: int = 500) -> list[ProbeResult]:
     """Of so many tokens; each takes 50 ms, in which those who decode get a token."""
     came = usual(episode)
     long = next((shot for shot in episode.requests if shot.role == "long"), None)
@@ -193,7 +193,7 @@ def test_a_burst_takes_a_while_but_no_more_than_it_must(longest: int, tokens: in
 def late(gaps: int) -> Answer:
     """Who comes third only begins when the first one is done."""
 
-    def answer(episode: Episode) -> list[ProbeResult]:
+    def answer(episode: ProbeEpisode) -> list[ProbeResult]:
         came = usual(episode)
         if episode.kind == "quiet":
             came[gaps:] = [
@@ -214,7 +214,7 @@ def test_a_place_is_left_where_only_some_run_together(together: int, decoders: i
 def test_it_ends_where_a_server_does_not_answer(failing: str) -> None:
     for missing in ((), None):
 
-        def answer(episode: Episode, missing: tuple[()] | None = missing) -> Sequence[ProbeResult]:
+        def answer(episode: ProbeEpisode, missing: tuple[()] | None = missing) -> Sequence[ProbeResult]:
             if episode.kind != failing:
                 return usual(episode)
             return (
@@ -227,7 +227,7 @@ def test_it_ends_where_a_server_does_not_answer(failing: str) -> None:
 # -- whatever comes back -----------------------------------------------------------------------------------------------
 
 
-def check(episodes: Sequence[Episode], bounds: Bounds) -> None:
+def check(episodes: Sequence[ProbeEpisode], bounds: ProbeBounds) -> None:
     """Never more than what it may ask for, and in order."""
     sizes = 1 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))
     assert len(episodes) <= 2 + sizes + 1 + 11 * bounds.rounds
@@ -248,16 +248,16 @@ def check(episodes: Sequence[Episode], bounds: Bounds) -> None:
 @given(
     st.data(),
     st.builds(
-        Bounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6), burst=st.integers(4, 12),
+        ProbeBounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6), burst=st.integers(4, 12),
         rounds=st.integers(1, 4), most_ttft_s=st.floats(0.1, 10), most_output_tokens=st.integers(48, 10_000),
     ),
 )  # fmt: skip
 def test_whatever_is_sent_back_it_ends_and_asks_for_no_more_than_its_bounds(
-    data: st.DataObject, bounds: Bounds
+    data: st.DataObject, bounds: ProbeBounds
 ) -> None:
     """Some shots not seen, some failed, stamps of any size; a stamp after the send is at least 1 us after it."""
 
-    def answer(episode: Episode) -> list[ProbeResult]:
+    def answer(episode: ProbeEpisode) -> list[ProbeResult]:
         came = []
         for shot in episode.requests:
             fate = data.draw(st.sampled_from(["ok", "ok", "ok", "ok", "lost", "failed", "few"]))
@@ -279,4 +279,4 @@ def test_whatever_is_sent_back_it_ends_and_asks_for_no_more_than_its_bounds(
 
 
 def test_the_bounds_of_a_usual_server() -> None:
-    check(carried_out(bounds=Bounds()), Bounds())
+    check(carried_out(bounds=ProbeBounds()), ProbeBounds())

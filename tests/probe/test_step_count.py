@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.probe.step_count import after_pause, doubtful_steps
+from locust_llm.probe.step_count import count_doubtful_steps, drop_steps_before_pause
 
 LINEAR = [(0.0, 0.0), (8000.0, 0.8)]
 SQUARED = [(1000.0 * k, k * k) for k in range(5)]
@@ -26,15 +26,15 @@ SQUARED = [(1000.0 * k, k * k) for k in range(5)]
     ],
 )
 def test_steps_that_may_be_pauses(steps: list[float], curve: list[tuple[float, float]], short: int) -> None:
-    assert doubtful_steps(steps, 0.0, curve) == short
+    assert count_doubtful_steps(steps, 0.0, curve) == short
 
 
 def test_the_gap_in_which_the_prompt_was_sent() -> None:
     """It began before: far shorter than a step it is none, else it may be one."""
-    assert after_pause([0.06, 0.2, 0.2], 0.06) == [0.2, 0.2]
-    assert after_pause([0.06, 0.2, 0.2], 0.01) == [0.06, 0.2, 0.2]  # it came later
-    assert after_pause([0.07, 0.2, 0.2], 0.07) == [0.07, 0.2, 0.2]
-    assert after_pause([0.06], 0.06) == [0.06]
-    assert doubtful_steps([0.2, 0.2, 0.2], 0.2, LINEAR) == 1
-    assert doubtful_steps([0.05, 0.2, 0.2], 0.05, LINEAR) == 1
-    assert doubtful_steps([0.2], 0.2, LINEAR) == 0  # there must be one
+    assert drop_steps_before_pause([0.06, 0.2, 0.2], 0.06) == [0.2, 0.2]
+    assert drop_steps_before_pause([0.06, 0.2, 0.2], 0.01) == [0.06, 0.2, 0.2]  # it came later
+    assert drop_steps_before_pause([0.07, 0.2, 0.2], 0.07) == [0.07, 0.2, 0.2]
+    assert drop_steps_before_pause([0.06], 0.06) == [0.06]
+    assert count_doubtful_steps([0.2, 0.2, 0.2], 0.2, LINEAR) == 1
+    assert count_doubtful_steps([0.05, 0.2, 0.2], 0.05, LINEAR) == 1
+    assert count_doubtful_steps([0.2], 0.2, LINEAR) == 0  # there must be one

@@ -6,9 +6,16 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import CUT, OK
-from locust_llm.probe.diagnosis import CANNOT_TELL, diagnose
+from locust_llm.probe.diagnosis import CANNOT_TELL, diagnose_scheduler
 from locust_llm.probe.requests import ProbeResult
-from locust_llm.probe.symptoms import Alone, Burst, Stall, Symptoms, beside, symptoms
+from locust_llm.probe.symptoms import (
+    BurstResult,
+    DecoderStall,
+    ProbeMeasurements,
+    PromptCost,
+    measure_probe,
+    measure_stall,
+)
 
 
 def shot(
@@ -38,8 +45,8 @@ def each(begin: int, end: int, step: int) -> list[int]:
     return list(range(begin, end + 1, step))
 
 
-def stall(*shots: ProbeResult) -> Stall:
-    found = beside(shots)
+def stall(*shots: ProbeResult) -> DecoderStall:
+    found = measure_stall(shots)
     assert found is not None
     return found
 
@@ -110,7 +117,7 @@ def test_a_pause_before_or_after_the_steps() -> None:
     decoder = [*LEAD_IN, 581, *each(681, 981, 100), 1041, *each(1051, 1200, 10)]
     for sent_ms, steps, doubtful in ((505, 5, 1), (560, 4, 0)):
         long = shot("long", 981.1, sent_ms=sent_ms)
-        found = beside([shot("decoder", *decoder), long], (Alone(8000, 8000, (0.4,)),))
+        found = measure_stall([shot("decoder", *decoder), long], (PromptCost(8000, 8000, (0.4,)),))
         assert found is not None
         assert (found.steps, found.doubtful, found.plain) == (steps, doubtful, True)
     assert stall(shot("decoder", *decoder), long).steps == 4  # where it is not known what prompts take alone
@@ -203,22 +210,22 @@ def test_a_pair() -> None:
     ids=["no decoder", "no prompt", "prompt failed", "decoder failed", "half a pair", "too late", "too early"],
 )
 def test_no_stall(shots: list[ProbeResult]) -> None:
-    assert beside(shots) is None
-    assert symptoms(shots).stalls == ()
+    assert measure_stall(shots) is None
+    assert measure_probe(shots).stalls == ()
 
 
 # -- the others --------------------------------------------------------------------------------------------------------
 
 
 def test_what_prompts_take_alone() -> None:
-    found = symptoms(
+    found = measure_probe(
         [
             *(shot("long", ms, kind="alone", episode=i, tokens=1000) for i, ms in enumerate((90, 100, 150))),
             shot("long", 300, kind="alone", episode=3, tokens=2000, input_tokens=1990),
             shot("long", kind="alone", episode=4, tokens=4000, outcome="http_400"),
         ]
     )
-    assert found.costs == (Alone(1000, 1000, (0.09, 0.1, 0.15)), Alone(2000, 1990, (0.3,)))
+    assert found.costs == (PromptCost(1000, 1000, (0.09, 0.1, 0.15)), PromptCost(2000, 1990, (0.3,)))
     assert (found.requests, found.failed, found.episodes) == (5, 1, 5)
     assert found.token_s == pytest.approx(0.2 / 990)
     assert [found.alone_s(tokens) for tokens in (1000, 1500, 2000)] == pytest.approx([0.1, 0.2, 0.3])
@@ -228,18 +235,18 @@ def test_what_prompts_take_alone() -> None:
 def test_quiet_and_lost_time() -> None:
     """Nine gaps of 10 ms and one of 60: of 150 ms, 50 are somebody else's. While not all decode, nothing counts."""
     early, late = shot("decoder", 10, 100, *each(110, 150, 10), 210, *each(220, 250, 10), kind="quiet"), 100
-    found = symptoms([early, shot("decoder", late, 260, kind="quiet", output=17)])
+    found = measure_probe([early, shot("decoder", late, 260, kind="quiet", output=17)])
     # of the second: one gap of 160 ms that ends after the first one's last token
     assert found.quiet_s == pytest.approx(0.015)
     assert found.lost == pytest.approx(50 / 150)
     steady = shot("decoder", *each(100, 200, 10), 230, kind="quiet")
-    assert symptoms([steady]).lost == 0  # three times the median is none yet
+    assert measure_probe([steady]).lost == 0  # three times the median is none yet
     slower = shot("decoder", *each(100, 800, 50), kind="quiet", episode=1)
-    assert symptoms([steady, slower]).lost == 0  # each by its own median
+    assert measure_probe([steady, slower]).lost == 0  # each by its own median
 
 
 def test_who_waited_behind_a_long_prompt() -> None:
-    found = symptoms(
+    found = measure_probe(
         [
             shot("long", 1000, kind="behind"),
             shot("short", 1010, sent_ms=200, kind="behind", tokens=32),
@@ -267,14 +274,14 @@ def test_who_waited_behind_a_long_prompt() -> None:
 )
 def test_a_burst(first_ms: list[int], side_by_side: int) -> None:
     shots = [shot("long", ms, kind="burst", turn=2, tokens=4000) for ms in reversed(first_ms)]
-    (burst,) = symptoms(shots).bursts
-    assert burst == Burst(2, 4000, tuple(ms / 1e3 for ms in first_ms))
+    (burst,) = measure_probe(shots).bursts
+    assert burst == BurstResult(2, 4000, tuple(ms / 1e3 for ms in first_ms))
     assert burst.side_by_side == side_by_side
-    assert symptoms([*shots, shot("long", kind="burst", outcome="http_500")]).bursts == ()
+    assert measure_probe([*shots, shot("long", kind="burst", outcome="http_500")]).bursts == ()
 
 
 def test_the_same_prompt_twice() -> None:
-    found = symptoms(
+    found = measure_probe(
         [
             shot("long", 400, kind="again", turn=1, episode=1),
             shot("long", 25, kind="again", turn=1, episode=2, cached_tokens=7984),
@@ -289,7 +296,7 @@ def test_the_same_prompt_twice() -> None:
 
 
 def test_a_short_request_and_early_events() -> None:
-    found = symptoms(
+    found = measure_probe(
         [
             shot("short", 60, 70, kind="warm", episode=0, tokens=32, early_s=0.02),
             shot("short", 50, 60, kind="warm", episode=1, tokens=32),
@@ -300,11 +307,11 @@ def test_a_short_request_and_early_events() -> None:
 
 def test_tokens_a_chunk() -> None:
     shots = [shot("decoder", *each(100, 290, 10), kind="quiet", output=output) for output in (20, 60)]
-    assert symptoms(shots).tokens_a_chunk == 2
+    assert measure_probe(shots).tokens_a_chunk == 2
 
 
 def test_nothing() -> None:
-    assert symptoms([]) == Symptoms(0, 0, 0, None)
+    assert measure_probe([]) == ProbeMeasurements(0, 0, 0, None)
 
 
 # -- whatever comes ----------------------------------------------------------------------------------------------------
@@ -330,12 +337,12 @@ def anything(draw: st.DrawFn) -> ProbeResult:
 @examples(60)
 @given(st.lists(anything(), max_size=25))
 def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[ProbeResult]) -> None:
-    found = symptoms(shots)
+    found = measure_probe(shots)
     assert found.requests == len(shots)
     assert found.failed == sum(not one.ok for one in shots)
     assert all(stall.steps >= 0 and stall.ended <= stall.decoders for stall in found.stalls)
-    assert diagnose(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
-    assert symptoms(shots[::-1]).lost == pytest.approx(found.lost)
+    assert diagnose_scheduler(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
+    assert measure_probe(shots[::-1]).lost == pytest.approx(found.lost)
 
 
 def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
@@ -371,8 +378,8 @@ def test_a_probe_that_was_ended_before_its_time(kinds: str, outcome: str, cut: t
         shots.append(
             shot("long", 10, kind=word.rstrip("12"), turn=turn, episode=i, rounds=2, outcome=outcome if last else OK)
         )
-    assert symptoms(shots).cut == cut
-    assert symptoms([one._replace(rounds=0) for one in shots]).cut is None  # nobody says how many there should be
+    assert measure_probe(shots).cut == cut
+    assert measure_probe([one._replace(rounds=0) for one in shots]).cut is None  # nobody says how many there should be
 
 
 stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8).map(lambda some: tuple(sorted(some)))
@@ -395,7 +402,7 @@ wild = st.builds(
 @given(st.lists(wild, max_size=24))
 @examples(300)
 def test_whatever_was_seen_there_are_symptoms_and_a_diagnosis(some: list[ProbeResult]) -> None:
-    found = symptoms(some)
+    found = measure_probe(some)
     for one in found.stalls:
         assert one.pace >= 0
         assert one.share >= 0
@@ -404,4 +411,4 @@ def test_whatever_was_seen_there_are_symptoms_and_a_diagnosis(some: list[ProbeRe
     for behind in found.behind:
         assert behind.waited >= 0
     assert found.token_s is None or found.token_s == found.token_s
-    diagnose(found)
+    diagnose_scheduler(found)

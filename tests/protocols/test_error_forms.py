@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import Completion, status_message
-from locust_llm.protocols.error_forms import complaint_in, is_error, message_in
+from locust_llm.protocols.answer import ResponseAccumulator, status_message
+from locust_llm.protocols.error_forms import find_embedded_error, is_error, read_error_message
 from locust_llm.protocols.known import PROTOCOLS
 
 TEXT = {
@@ -74,8 +74,8 @@ HARMLESS: list[Any] = [
 ]  # fmt: skip
 
 
-def stream(kind: str, *messages: Any) -> Completion:
-    got = Completion(PROTOCOLS[kind])
+def stream(kind: str, *messages: Any) -> ResponseAccumulator:
+    got = ResponseAccumulator(PROTOCOLS[kind])
     for read, message in enumerate(messages):
         got.add((read, "message", json.dumps(message).encode()))
     return got
@@ -93,7 +93,7 @@ def test_an_error_in_a_stream_has_the_servers_own_message(kind: str, error: Any)
 @pytest.mark.parametrize("kind", PROTOCOLS)
 @pytest.mark.parametrize("error", [*ERRORS, *DOUBTFUL], ids=json.dumps)
 def test_an_error_as_the_whole_answer(kind: str, error: Any) -> None:
-    got = Completion(PROTOCOLS[kind])
+    got = ResponseAccumulator(PROTOCOLS[kind])
     got.whole(json.dumps(error).encode())
     assert got.outcome() == ("stream_error", "boom")
     assert status_message(json.dumps(error).encode()) == "boom"
@@ -109,7 +109,7 @@ def test_a_text_alone_explains_only_what_has_no_end(kind: str, doubtful: Any) ->
 @pytest.mark.parametrize("kind", TEXT)
 @pytest.mark.parametrize("harmless", HARMLESS, ids=json.dumps)
 def test_what_says_that_nothing_failed_is_no_error(kind: str, harmless: dict[str, Any]) -> None:
-    assert complaint_in(harmless) is None
+    assert find_embedded_error(harmless) is None
     assert stream(kind, TEXT[kind], harmless, END[kind]).outcome() == (OK, "")
     beside = {**TEXT[kind], **{name: value for name, value in harmless.items() if name not in TEXT[kind]}}
     got = stream(kind, beside, END[kind])
@@ -122,7 +122,7 @@ def test_an_error_beside_choices_or_in_one_of_them() -> None:
                    {"x_groq": {"error": "boom"}}):  # fmt: skip
         assert stream("chat", {**TEXT["chat"], **fields}).outcome() == ("stream_error", "boom")
     choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "boom"}}
-    whole = Completion(PROTOCOLS["chat"])
+    whole = ResponseAccumulator(PROTOCOLS["chat"])
     whole.whole(json.dumps({"choices": [choice]}).encode())
     assert whole.outcome() == ("stream_error", "boom")
     got = stream("chat", TEXT["chat"], {"choices": [choice]})
@@ -131,7 +131,7 @@ def test_an_error_beside_choices_or_in_one_of_them() -> None:
 
 def test_what_fastapi_says_of_a_field_is_kept_whole() -> None:
     detail = [{"loc": ["body", "max_tokens"], "msg": "Field required"}]
-    assert "max_tokens" in (message_in({"detail": detail}) or "")
+    assert "max_tokens" in (read_error_message({"detail": detail}) or "")
 
 
 JSON = st.recursive(
@@ -154,7 +154,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_json_raises_and_an_error_has_a_message(content: Any) -> None:
     is_error(content)
-    found = complaint_in(content)
+    found = find_embedded_error(content)
     assert found is None or found.certain or found.message
     for kind in TEXT:
         got = stream(kind, content, TEXT[kind])

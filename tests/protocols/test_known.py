@@ -7,10 +7,10 @@ import pytest
 from support import unpatched_locust  # noqa: F401  the locustfile imports Locust
 
 from locust_llm.client.response import Response
-from locust_llm.core.options.option import options_of
+from locust_llm.core.options.option import declared_options
 from locust_llm.core.record import OK
 from locust_llm.core.settings import Settings
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 LOCUSTFILE = Path(__file__).parents[2] / "locustfiles" / "llamacpp.py"
 EVENTS = (  # of llama.cpp, shortened
@@ -21,7 +21,7 @@ EVENTS = (  # of llama.cpp, shortened
 
 
 def test_ours_are_those_that_the_option_names() -> None:
-    option = next(option for option in options_of(Settings) if option.field == "endpoint_type")
+    option = next(option for option in declared_options(Settings) if option.field == "endpoint_type")
     assert option.choices == tuple(PROTOCOLS)
     assert len({protocol.path for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
 
@@ -30,7 +30,7 @@ def test_one_that_a_locustfile_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(PROTOCOLS, "llamacpp", raising=False)
     try:
         runpy.run_path(str(LOCUSTFILE))
-        assert request_body("llamacpp", None, [{"role": "user", "content": "Hello"}], 2) == (
+        assert encode_request_body("llamacpp", None, [{"role": "user", "content": "Hello"}], 2) == (
             b'{"prompt":"Hello","n_predict":2,"stream":true}'
         )
         stream = Response(0, kind="llamacpp", keep_text=True)

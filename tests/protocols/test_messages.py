@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from locust_llm.client.answer import joined
+from locust_llm.client.answer import join_deltas
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import Completion
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 
-def answer(*events: dict[str, Any]) -> Completion:
+def answer(*events: dict[str, Any]) -> ResponseAccumulator:
     """As a stream brings them, each in a read of its own."""
-    got = Completion(PROTOCOLS["messages"], keep_text=True)
+    got = ResponseAccumulator(PROTOCOLS["messages"], keep_text=True)
     for read, event in enumerate(events):
         got.add((read, event["type"], json.dumps(event).encode()))
     return got
 
 
-def whole(**body: Any) -> Completion:
-    got = Completion(PROTOCOLS["messages"], keep_text=True)
+def whole(**body: Any) -> ResponseAccumulator:
+    got = ResponseAccumulator(PROTOCOLS["messages"], keep_text=True)
     got.whole(json.dumps(body).encode())
     return got
 
@@ -63,7 +63,7 @@ def test_thinking_is_a_chunk_before_the_first_output() -> None:
     signed = delta(type="signature_delta", signature="c2ln")
     got = answer(delta(type="thinking_delta", thinking="hm"), signed, delta(1, type="text_delta", text="a"), stop())
     assert (got.chunk_reads, got.first_output) == ([0, 2], 1)
-    assert joined(got.deltas or ()) == {"role": "assistant", "content": "a", "reasoning": "hm"}
+    assert join_deltas(got.deltas or ()) == {"role": "assistant", "content": "a", "reasoning": "hm"}
 
 
 def test_tool_calls_come_in_pieces() -> None:
@@ -76,7 +76,7 @@ def test_tool_calls_come_in_pieces() -> None:
         block(2, "b"), delta(2, partial_json="{}"), stop("tool_use", output_tokens=5),
     )  # fmt: skip
     assert (got.chunk_reads, got.finish_reason, got.outcome()) == ([0, 2, 3, 4, 5], "tool_calls", (OK, ""))
-    assert joined(got.deltas or ())["tool_calls"] == [
+    assert join_deltas(got.deltas or ())["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"x": 1}'}},
         {"id": "b", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
     ]
@@ -90,7 +90,7 @@ def test_how_messages_end() -> None:
     assert answer(delta(text="a"), END).outcome()[0] == "truncated"
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert answer(delta(text="a"), overloaded).outcome() == ("stream_error", "Overloaded")
-    nameless = Completion(PROTOCOLS["messages"])
+    nameless = ResponseAccumulator(PROTOCOLS["messages"])
     nameless.add((0, "message", json.dumps(overloaded).encode()))  # through a proxy that leaves out the event's name
     assert nameless.outcome() == ("stream_error", "Overloaded")
     assert answer(start(input_tokens=3), stop(output_tokens=1), END).outcome() == (
@@ -105,7 +105,7 @@ def test_a_whole_message() -> None:
         {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
     ])  # fmt: skip
     assert (got.outcome(), got.finish_reason, got.output_tokens, got.chunk_reads) == ((OK, ""), "tool_calls", 4, [])
-    assert joined(got.deltas or ()) == {
+    assert join_deltas(got.deltas or ()) == {
         "role": "assistant", "content": "a", "reasoning": "hm",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}],
     }  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_conversation_with_tools() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "found"},
         {"role": "tool", "tool_call_id": "d", "content": "more"},
     ]
-    body = json.loads(request_body("messages", "m", messages, 5, streaming=False))
+    body = json.loads(encode_request_body("messages", "m", messages, 5, streaming=False))
     source = {"type": "base64", "media_type": "image/png", "data": "AA"}
     assert body == {
         "model": "m", "max_tokens": 5, "system": "Be brief.",
@@ -144,7 +144,9 @@ def test_a_conversation_with_tools() -> None:
 @pytest.mark.parametrize("arguments", ["", None, "no JSON", "[1]", {"x": 1}])
 def test_arguments_become_an_object_whatever_a_model_wrote(arguments: Any) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    body = json.loads(request_body("messages", "m", [{"role": "assistant", "content": None, "tool_calls": [call]}], 5))
+    body = json.loads(
+        encode_request_body("messages", "m", [{"role": "assistant", "content": None, "tool_calls": [call]}], 5)
+    )
     assert isinstance(body["messages"][0]["content"][0]["input"], dict)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from locust_llm.client.answer import joined
+from locust_llm.client.answer import join_deltas
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import Completion
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 USAGE = {
     "input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 8},
@@ -16,16 +16,16 @@ USAGE = {
 }  # fmt: skip
 
 
-def answer(*events: dict[str, Any]) -> Completion:
+def answer(*events: dict[str, Any]) -> ResponseAccumulator:
     """As a stream brings them, each in a read of its own."""
-    got = Completion(PROTOCOLS["responses"], keep_text=True)
+    got = ResponseAccumulator(PROTOCOLS["responses"], keep_text=True)
     for read, event in enumerate(events):
         got.add((read, event.get("type", ""), json.dumps(event).encode()))
     return got
 
 
-def whole(**body: Any) -> Completion:
-    got = Completion(PROTOCOLS["responses"], keep_text=True)
+def whole(**body: Any) -> ResponseAccumulator:
+    got = ResponseAccumulator(PROTOCOLS["responses"], keep_text=True)
     got.whole(json.dumps(body).encode())
     return got
 
@@ -59,7 +59,7 @@ def test_deltas_of_text_are_chunks_and_what_frames_them_is_none() -> None:
 def test_reasoning_is_a_chunk_before_the_first_output(kind: str) -> None:
     got = answer({"type": kind, "delta": "hm"}, {"type": kind, "delta": "so"}, text("a"), last())
     assert (got.chunk_reads, got.first_output) == ([0, 1, 2], 2)
-    assert joined(got.deltas or ()) == {"role": "assistant", "content": "a", "reasoning": "hmso"}
+    assert join_deltas(got.deltas or ()) == {"role": "assistant", "content": "a", "reasoning": "hmso"}
 
 
 def test_tool_calls_come_in_pieces() -> None:
@@ -73,7 +73,7 @@ def test_tool_calls_come_in_pieces() -> None:
     end = last(output=[{"type": "function_call"}])
     got = answer(call(0, "a"), arguments(0, '{"x":'), arguments(0, " 1}"), call(1, "b"), arguments(1, "{}"), end)
     assert (got.chunk_reads, got.finish_reason, got.outcome()) == ([0, 1, 2, 3, 4], "tool_calls", (OK, ""))
-    assert joined(got.deltas or ())["tool_calls"] == [
+    assert join_deltas(got.deltas or ())["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"x": 1}'}},
         {"id": "b", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
     ]
@@ -93,7 +93,7 @@ def test_how_responses_end() -> None:
     assert answer(last("cancelled")).outcome() == ("stream_error", "status cancelled")
     error = {"type": "error", "code": "server_error", "message": "overloaded"}
     assert answer(text("a"), error).outcome() == ("stream_error", "overloaded")
-    nameless = Completion(PROTOCOLS["responses"])
+    nameless = ResponseAccumulator(PROTOCOLS["responses"])
     nameless.add((0, "message", json.dumps(error).encode()))  # through a proxy that leaves out the event's name
     assert nameless.outcome() == ("stream_error", "overloaded")
     none = {"input_tokens": 9, "output_tokens": 0}
@@ -107,7 +107,7 @@ def test_a_whole_response() -> None:
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     ])  # fmt: skip
     assert (got.outcome(), got.finish_reason, got.output_tokens, got.chunk_reads) == ((OK, ""), "tool_calls", 4, [])
-    assert joined(got.deltas or ()) == {
+    assert join_deltas(got.deltas or ()) == {
         "role": "assistant", "content": "a", "reasoning": "hm",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
     }  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_conversation_with_a_tool_as_input() -> None:
         {"role": "assistant", "content": "Well", "reasoning": "hm", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "found"},
     ]
-    body = json.loads(request_body("responses", "m", messages, 5))
+    body = json.loads(encode_request_body("responses", "m", messages, 5))
     said = {"type": "output_text", "text": "Well", "annotations": []}
     assert body == {
         "model": "m", "max_output_tokens": 5, "stream": True,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from locust_llm.client.answer import joined
+from locust_llm.client.answer import join_deltas
 from locust_llm.client.response import Response
-from locust_llm.load.schema import fits, wanted
-from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
-from locust_llm.protocols.responses import continued
+from locust_llm.load.schema import find_response_schema, matches_response_schema
+from locust_llm.protocols.known import PROTOCOLS, convert_key_headers, encode_request_body
+from locust_llm.protocols.responses import split_at_stored_response
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 LOOK_UP = {"type": "function", "function": {"name": "look_up", "description": "Finds.", "parameters": TEXT}}
@@ -100,7 +100,7 @@ def read(kind: str, events: list[dict[str, Any]], step: int) -> Response:
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_an_answer_with_calls_is_the_same_message_in_each(kind: str, step: int) -> None:
     stream = read(kind, FORMS[kind]([['{"te', 'xt": "a"}'], ['{"text": "', "é", '"}']]), step)
-    assert joined(stream.answer.deltas or ()) == ANSWER
+    assert join_deltas(stream.answer.deltas or ()) == ANSWER
     assert (stream.answer.finish_reason, stream.answer.error, stream.answer.malformed) == ("tool_calls", None, None)
     assert len(stream.answer.chunk_reads) == 2 + (1 + 2) + (1 + 3)
 
@@ -108,7 +108,7 @@ def test_an_answer_with_calls_is_the_same_message_in_each(kind: str, step: int) 
 @pytest.mark.parametrize("kind", ["responses", "messages"])
 def test_arguments_that_come_whole(kind: str) -> None:
     answer = read(kind, FORMS[kind]([['{"text": "a"}'], ['{"text": "é"}']], done=True), 1 << 20).answer
-    message = joined(answer.deltas or ())
+    message = join_deltas(answer.deltas or ())
     assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [
         {"text": "a"},
         {"text": "é"},
@@ -127,9 +127,9 @@ def test_arguments_that_come_whole(kind: str) -> None:
 ])  # fmt: skip
 def test_whether_the_arguments_fit(kind: str, choice: Any, pieces: list[list[str]], good: bool | None) -> None:
     pytest.importorskip("jsonschema")
-    what = wanted({"tools": [LOOK_UP, NOW], "tool_choice": choice})
-    message = joined(read(kind, FORMS[kind](pieces), 5).answer.deltas or ())
-    assert (None if what is None else fits(what, message)) is good
+    what = find_response_schema({"tools": [LOOK_UP, NOW], "tool_choice": choice})
+    message = join_deltas(read(kind, FORMS[kind](pieces), 5).answer.deltas or ())
+    assert (None if what is None else matches_response_schema(what, message)) is good
 
 
 @pytest.mark.parametrize("choice", [
@@ -137,10 +137,10 @@ def test_whether_the_arguments_fit(kind: str, choice: Any, pieces: list[list[str
     {"type": "allowed_tools", "allowed_tools": {"mode": "required"}},
 ])  # fmt: skip
 def test_choices_in_their_own_form_must_call(choice: dict[str, Any]) -> None:
-    what = wanted({"tools": [LOOK_UP], "tool_choice": choice})
-    free = wanted({"tools": [LOOK_UP], "tool_choice": {"type": "auto"}})
+    what = find_response_schema({"tools": [LOOK_UP], "tool_choice": choice})
+    free = find_response_schema({"tools": [LOOK_UP], "tool_choice": {"type": "auto"}})
     assert [what and what.must_call, free and free.must_call] == [True, False]
-    assert wanted({"tools": [LOOK_UP], "tool_choice": {"type": "none"}}) is None
+    assert find_response_schema({"tools": [LOOK_UP], "tool_choice": {"type": "none"}}) is None
 
 
 def body(kind: str, **more: Any) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def body(kind: str, **more: Any) -> dict[str, Any]:
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Look"}, ANSWER,
         *({"role": "tool", "tool_call_id": id_, "content": text} for id_, text in (("c1", "found"), ("c2", "none"))),
     ]  # fmt: skip
-    found: dict[str, Any] = json.loads(request_body(kind, "m", session, 5, tools=[LOOK_UP, NOW], **more))
+    found: dict[str, Any] = json.loads(encode_request_body(kind, "m", session, 5, tools=[LOOK_UP, NOW], **more))
     return found
 
 
@@ -212,22 +212,25 @@ def test_fields_of_chat_in_the_form_of_each(
 def test_a_turn_goes_on_from_the_last_answer_that_the_server_keeps() -> None:
     system, asks = {"role": "system", "content": "s"}, {"role": "user", "content": "a"}
     kept, plain = {"role": "assistant", "content": "b", "response_id": "r1"}, {"role": "assistant", "content": "c"}
-    assert continued([system, asks, kept, asks]) == ("r1", [system, asks])
-    assert continued([asks, kept, asks, plain, asks]) == ("r1", [asks, plain, asks])  # one of its answers has no id
+    assert split_at_stored_response([system, asks, kept, asks]) == ("r1", [system, asks])
+    assert split_at_stored_response([asks, kept, asks, plain, asks]) == (
+        "r1",
+        [asks, plain, asks],
+    )  # one of its answers has no id
     for whole, lost in (([asks], None), ([asks, kept], None), ([asks, kept, asks], "r1"), ([asks, plain, asks], None)):
-        assert continued(whole, lost) == (None, whole)
-    sent = json.loads(request_body("responses", None, [system, asks, kept], 5))
+        assert split_at_stored_response(whole, lost) == (None, whole)
+    sent = json.loads(encode_request_body("responses", None, [system, asks, kept], 5))
     assert "response_id" not in json.dumps(sent)
 
 
 def test_the_key_in_the_place_of_another_protocol() -> None:
     version = {"anthropic-version": "2023-06-01"}
-    assert headers_as("messages", {"Authorization": "Bearer k", "X-A": "1"}, "chat") == {
+    assert convert_key_headers("messages", {"Authorization": "Bearer k", "X-A": "1"}, "chat") == {
         "Authorization": "Bearer k", "X-A": "1", "x-api-key": "k", **version
     }  # fmt: skip
-    assert headers_as("chat", {"x-api-key": "k", **version}, "messages")["Authorization"] == "Bearer k"
-    assert headers_as("chat", {"x-api-key": "k", "authorization": "Bearer own"}, "messages") == {
+    assert convert_key_headers("chat", {"x-api-key": "k", **version}, "messages")["Authorization"] == "Bearer k"
+    assert convert_key_headers("chat", {"x-api-key": "k", "authorization": "Bearer own"}, "messages") == {
         "x-api-key": "k", "authorization": "Bearer own"
     }  # fmt: skip
-    assert headers_as("messages", {}, "chat") == version
-    assert headers_as("chat", version, "messages") == version
+    assert convert_key_headers("messages", {}, "chat") == version
+    assert convert_key_headers("chat", version, "messages") == version

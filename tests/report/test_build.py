@@ -14,7 +14,7 @@ from support.html_tags import Tags
 from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.server_times import ServerTimes
@@ -22,8 +22,8 @@ from locust_llm.core.storage import RecordFile, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.report import build as report
 from locust_llm.report import commands
-from locust_llm.report.build import read, remake, write
-from locust_llm.report.text import console
+from locust_llm.report.build import read, remake_reports, write_reports
+from locust_llm.report.text import render_console
 
 FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json", "report.html", "run.json",
          "summary.md", "timeline.svg"]  # fmt: skip
@@ -41,11 +41,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fill(folder: Path, records: Iterable[Record], tail: bytes = b"") -> None:
-    (folder / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records) + tail)
+    (folder / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records) + tail
+    )
 
 
 def test_every_file_is_there(folder: Path) -> None:
-    summary = write(folder, a_run(((0.0, 2),)))
+    summary = write_reports(folder, a_run(((0.0, 2),)))
     assert sorted(path.name for path in folder.iterdir()) == FILES
     assert summary.conditions.succeeded == 2
     said = json.loads((folder / "run.json").read_text())
@@ -56,33 +58,33 @@ def test_every_file_is_there(folder: Path) -> None:
 
 
 def test_remade_from_the_folder_alone(folder: Path) -> None:
-    first = write(folder, a_run())
+    first = write_reports(folder, a_run())
     before = {name: (folder / name).read_bytes() for name in FILES}
     for name in FILES:
         if name not in ("run.json", "profile_export.jsonl"):
             (folder / name).unlink()
-    assert remake(folder)[0] == first
+    assert remake_reports(folder)[0] == first
     assert {name: (folder / name).read_bytes() for name in FILES} == before
 
 
 def test_records_that_did_not_reach_the_master_are_added_once(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(folder, msgspec.structs.replace(a_run(), records_lost=3))
+    write_reports(folder, msgspec.structs.replace(a_run(), records_lost=3))
     there = read(folder).run
     elsewhere = tmp_path_factory.mktemp("worker")
     (first, *_) = RecordFile(folder / "profile_export.jsonl")
     fill(elsewhere, [first, msgspec.structs.replace(first, id="kept 1"), msgspec.structs.replace(first, id="kept 2")])
     words = [str(folder), "--records", str(elsewhere / "profile_export.jsonl")]
     for _ in range(2):
-        commands.report(words)
+        commands.run_report_command(words)
         run = read(folder).run
         assert (run.records_lost, len(run.notes)) == (1, len(there.notes) + 1)
         assert run.notes[-1] == "2 records that had not reached the master were added from other hosts"
         ids = [record.id for record in RecordFile(folder / "profile_export.jsonl")]
         assert ids[-2:] == ["kept 1", "kept 2"]
         assert len(set(ids)) == len(ids)
-    assert commands.report([str(folder), "--records", "nowhere.jsonl"]) == ExitStatus.REFUSED
+    assert commands.run_report_command([str(folder), "--records", "nowhere.jsonl"]) == ExitStatus.REFUSED
     assert "there is no nowhere.jsonl" in capsys.readouterr().err
 
 
@@ -90,23 +92,23 @@ def test_records_that_did_not_reach_the_master_are_added_once(
 def test_without_a_readable_run_json(folder: Path, damage: bytes | None) -> None:
     if damage is not None:
         (folder / "run.json").write_bytes(damage)
-    summary, _ = remake(folder)
+    summary, _ = remake_reports(folder)
     assert summary.conditions.succeeded == 2
     run = read(folder).run
     assert run.name == folder.name
     assert run.started_at == UNIX + 9.8
-    assert "run.json" in console(summary, run)
+    assert "run.json" in render_console(summary, run)
     if damage is not None:
         assert (folder / "run.json.damaged").read_bytes() == damage
-    again, _ = remake(folder)  # the note has become part of the run
+    again, _ = remake_reports(folder)  # the note has become part of the run
     assert again == summary
     assert read(folder).run.notes == run.notes
 
 
 def test_half_a_line_and_rubbish_are_counted(tmp_path: Path) -> None:
-    whole = line(RECORDS[0])
+    whole = format_record_line(RECORDS[0])
     fill(tmp_path, [*RECORDS], b"rubbish\n\n" + whole[: len(whole) // 2])
-    summary = write(tmp_path, a_run())
+    summary = write_reports(tmp_path, a_run())
     assert summary.counts.broken_lines == 2
     assert summary.conditions.requests == 3
     assert "could not be read" in (tmp_path / "summary.md").read_text()
@@ -114,7 +116,7 @@ def test_half_a_line_and_rubbish_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_last_line_without_its_newline_is_a_line(tmp_path: Path) -> None:
-    fill(tmp_path, RECORDS[:1], line(RECORDS[1]))
+    fill(tmp_path, RECORDS[:1], format_record_line(RECORDS[1]))
     assert len(list(RecordFile(tmp_path / "profile_export.jsonl"))) == 2
 
 
@@ -122,14 +124,14 @@ def test_a_last_line_without_its_newline_is_a_line(tmp_path: Path) -> None:
 def test_runs_with_little_in_them(tmp_path: Path, records: list[Record]) -> None:
     if records:
         fill(tmp_path, records)
-    write(tmp_path, a_run(((0.0, 1),)))
+    write_reports(tmp_path, a_run(((0.0, 1),)))
     results = read(tmp_path)
     assert len(results.requests) == len(records)
     assert "ttft_s" in results.requests.columns
 
 
 def test_read_gives_frames(folder: Path) -> None:
-    write(folder, a_run())
+    write_reports(folder, a_run())
     results = read(str(folder))
     assert results.run == a_run()
     assert results.requests["ttft_s"].tolist()[:2] == [0.2, 0.1]
@@ -140,7 +142,7 @@ def test_read_gives_frames(folder: Path) -> None:
 
 
 def test_a_report_that_fails_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(folder, a_run())
+    write_reports(folder, a_run())
     before = (folder / "run.json").read_bytes()
 
     def full(source: Path, target: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_report_that_fails_leaves_the_old_files(folder: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    unmade = write(folder, a_run(users=99)).unmade
+    unmade = write_reports(folder, a_run(users=99)).unmade
     assert "report.html could not be made: No space left on device" in unmade
     assert len(unmade) == len(FILES) - 1  # all but the records
     assert (folder / "run.json").read_bytes() == before
@@ -160,11 +162,11 @@ def test_run_json_can_be_written_before_the_load(tmp_path: Path) -> None:
     write_run(tmp_path, a_run())
     fill(tmp_path, RECORDS)
     assert read(tmp_path).run == a_run()
-    assert remake(tmp_path)[0].conditions.requests == 3
+    assert remake_reports(tmp_path)[0].conditions.requests == 3
 
 
 def test_report_needs_no_locust(folder: Path) -> None:
-    write(folder, a_run())
+    write_reports(folder, a_run())
     code = (
         "import sys; from locust_llm.report import build; build.remake(sys.argv[1]); "
         "assert not {'locust', 'gevent', 'requests', 'flask'} & set(sys.modules)"
@@ -176,7 +178,7 @@ def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
     """The two answers have three gaps: 20, 80 and 400 ms."""
     fill(tmp_path, [answered(200, 220, 300), answered(100, 500, sent_at=11.0), failed()])
     rules = ("icl max < 300ms", "error_rate < 1%", "ttft p50 < 1s")
-    summary = write(tmp_path, a_run(slo=rules))
+    summary = write_reports(tmp_path, a_run(slo=rules))
     assert [(r.status, r.observed) for r in summary.slos[:1]] == [("FAIL", 400)]
     assert summary.counts.broken_lines == 0  # the second look at the records counts nothing twice
     said = json.loads((tmp_path / "run.json").read_text())
@@ -188,14 +190,14 @@ def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
     assert ("td", {"class": "loud"}) in shown.tags
     assert ("td", {"class": "open"}) in shown.tags
     assert json.loads((tmp_path / "profile_export_aiperf.json").read_text())["locust_llm"]["slo_status"] == "FAIL"
-    assert remake(tmp_path)[0] == summary
-    assert remake(tmp_path)[0].slo_status == "FAIL"
+    assert remake_reports(tmp_path)[0] == summary
+    assert remake_reports(tmp_path)[0].slo_status == "FAIL"
 
 
 def test_without_rules_there_is_no_junit_file(folder: Path) -> None:
-    assert write(folder, a_run(slo=("error_rate < 10%",))).slo_status == "INCONCLUSIVE"
+    assert write_reports(folder, a_run(slo=("error_rate < 10%",))).slo_status == "INCONCLUSIVE"
     assert (folder / "junit.xml").exists()
-    assert write(folder, a_run()).slo_status is None
+    assert write_reports(folder, a_run()).slo_status is None
     assert not (folder / "junit.xml").exists()
 
 
@@ -215,7 +217,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_a_sweep_and_each_stage_has_every_file(sweep: Path) -> None:
-    summary, run = remake(sweep)
+    summary, run = remake_reports(sweep)
     assert files(sweep) == {*FILES, "junit.xml", "sweep.csv"}
     for number in "123":
         assert files(sweep / "stages" / number) == {*FILES, "junit.xml"}
@@ -243,7 +245,7 @@ def test_a_sweep_and_each_stage_has_every_file(sweep: Path) -> None:
 
 
 def test_a_sweep_as_csv(sweep: Path) -> None:
-    remake(sweep)
+    remake_reports(sweep)
     head, *rows = csv.reader((sweep / "sweep.csv").read_text().splitlines())
     assert len(rows) == 3
     table = [dict(zip(head, row, strict=True)) for row in rows]
@@ -257,25 +259,25 @@ def test_a_sweep_as_csv(sweep: Path) -> None:
 
 
 def test_stages_that_are_up_to_date_are_left_as_they_are(sweep: Path) -> None:
-    first, _ = remake(sweep)
+    first, _ = remake_reports(sweep)
     pages = [sweep / "stages" / number / "report.html" for number in "123"]
     for path in pages:
         path.write_text("kept")
     newer = sweep / "stages" / "2" / "profile_export.jsonl"
     os.utime(newer, ns=(time := newer.stat().st_mtime_ns + 10**12, time))
-    again, _ = remake(sweep)
+    again, _ = remake_reports(sweep)
     assert again == first
     assert [path.read_text() == "kept" for path in pages] == [True, False, True]
-    assert remake(sweep, stages=True)[0] == first
+    assert remake_reports(sweep, stages=True)[0] == first
     assert not any(path.read_text() == "kept" for path in pages)
 
 
 def test_what_is_wrong_with_one_stage_is_said_and_the_others_count(sweep: Path) -> None:
-    whole, _ = remake(sweep)
+    whole, _ = remake_reports(sweep)
     (sweep / "stages" / "1" / "run.json").write_bytes(b"{")
     (sweep / "stages" / "2" / "run.json").unlink()
     for _ in range(2):  # and it is not said twice
-        summary, run = remake(sweep)
+        summary, run = remake_reports(sweep)
         assert summary.sweep is not None
         assert whole.sweep is not None
         assert summary.sweep.levels == whole.sweep.levels[2:]
@@ -291,7 +293,7 @@ def test_what_is_wrong_with_one_stage_is_said_and_the_others_count(sweep: Path) 
 
 def test_a_folder_of_something_else_is_no_stage(sweep: Path) -> None:
     write_run(sweep / "stages" / "2", a_run())
-    summary, _ = remake(sweep)
+    summary, _ = remake_reports(sweep)
     assert summary.sweep is not None
     assert summary.sweep.missing == (
         "stage 2 (concurrency 2) is left out: its run.json cannot be read (it is not of a stage).",
@@ -300,7 +302,7 @@ def test_a_folder_of_something_else_is_no_stage(sweep: Path) -> None:
 
 def test_a_sweep_that_ended_before_its_first_stage_passes_nothing(tmp_path: Path) -> None:
     fill_sweep(tmp_path, {}, slo=("ttft p50 < 300ms",))
-    summary, _ = remake(tmp_path)
+    summary, _ = remake_reports(tmp_path)
     assert summary.slo_status == "INCONCLUSIVE"
     assert summary.sweep is not None
     assert summary.sweep.levels == ()
@@ -308,7 +310,7 @@ def test_a_sweep_that_ended_before_its_first_stage_passes_nothing(tmp_path: Path
 
 def test_a_sweep_without_rules_has_no_status(tmp_path: Path) -> None:
     fill_sweep(tmp_path, {1: steps(200), 2: []})
-    summary, _ = remake(tmp_path)
+    summary, _ = remake_reports(tmp_path)
     assert summary.slo_status is None
     assert summary.sweep is not None
     assert [level.sound for level in summary.sweep.levels] == [True, False]
@@ -318,7 +320,7 @@ def test_a_sweep_without_rules_has_no_status(tmp_path: Path) -> None:
 def test_repeats_have_their_spread_behind_the_pooled_tables(tmp_path: Path) -> None:
     stages = {1: steps(200), 2: steps(400)}
     fill_sweep(tmp_path, stages, sweep="", repeats=2, slo=("ttft p50 < 500ms",))
-    summary, _ = remake(tmp_path)
+    summary, _ = remake_reports(tmp_path)
     assert summary.sweep is not None
     assert summary.sweep.repeats
     assert summary.conditions.requests == 80
@@ -329,7 +331,7 @@ def test_repeats_have_their_spread_behind_the_pooled_tables(tmp_path: Path) -> N
 
 
 def test_a_page_of_a_sweep_is_one_that_asks_nothing(sweep: Path) -> None:
-    remake(sweep)
+    remake_reports(sweep)
     for path in (sweep / "report.html", sweep / "stages" / "1" / "report.html"):
         assert "Stages by concurrency" in path.read_text() or path.parent.name == "1"
 

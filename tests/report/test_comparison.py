@@ -11,20 +11,27 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.__main__ import main
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.storage import write_run
 from locust_llm.report.commands import WEATHER
-from locust_llm.report.comparison import Comparison, Line, compared, console, document, markdown
-from locust_llm.report.ending import LINES, of_runs
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.report.comparison import (
+    Comparison,
+    ComparisonLine,
+    build_comparison_document,
+    compare_folders,
+    render_comparison_console,
+    render_comparison_markdown,
+)
+from locust_llm.report.ending import LINES, format_comparison_ending
+from locust_llm.slo.client_verdict import ClientVerdict
 
 
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    (path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
-    write_run(path, run or a_run(), client=Verdict("OK"))
+    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    write_run(path, run or a_run(), client=ClientVerdict("OK"))
     return path
 
 
@@ -60,10 +67,10 @@ def folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def found(place: Path) -> Comparison:
     """Of the three, which several tests look at."""
     with contextlib.chdir(place):
-        return compared([Path("base"), Path("same"), Path("slow")])
+        return compare_folders([Path("base"), Path("same"), Path("slow")])
 
 
-def words(lines: Sequence[Line]) -> dict[str, str]:
+def words(lines: Sequence[ComparisonLine]) -> dict[str, str]:
     return {line.label: line.word for line in lines}
 
 
@@ -101,16 +108,16 @@ def test_a_slower_run_with_a_gate(found: Comparison) -> None:
 def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
     asked = a_run(goodput="time_to_first_token:100")
     one, other = a_folder(tmp_path / "a", drawn(1), asked), a_folder(tmp_path / "b", drawn(2, 1.5), asked)
-    word = words(compared([one, other]).runs[0].lines)
+    word = words(compare_folders([one, other]).runs[0].lines)
     assert (word["Attainment (%)"], word["Goodput (requests/s)"]) == ("worse", "worse")
-    assert "Attainment (%)" not in words(compared([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines)
+    assert "Attainment (%)" not in words(compare_folders([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines)
 
 
 def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     one = a_folder(tmp_path / "a", [*drawn(1, count=30), failed(sent_at=12.0)])
     other = a_folder(tmp_path / "b", [answered(5, phase="warmup")])
     (other / "run.json").write_text("{")
-    found = compared([one, other])
+    found = compare_folders([one, other])
     assert [warning.partition(": ")[2][:35] for warning in found.warnings] == ["1 of 31 requests failed."]
     assert [warning.partition(": ")[2][:23] for warning in found.runs[0].warnings[:2]] == [
         "run.json cannot be read",
@@ -118,17 +125,17 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     ]
     assert "are unknown, so these runs may not be comparable." in found.runs[0].warnings[2]
     assert set(words(found.runs[0].lines).values()) == {"-"}
-    assert "no request succeeded or failed" in console(found)
+    assert "no request succeeded or failed" in render_comparison_console(found)
 
 
 def test_the_document_is_120_columns_wide(folders: list[Path], found: Comparison) -> None:
-    text = console(found)
+    text = render_comparison_console(found)
     assert max(map(len, text.splitlines())) <= 120
     assert "slow against base" in text
     assert "!" * 120 not in text
-    assert "| TTFT p50 (ms)" in markdown(found)
+    assert "| TTFT p50 (ms)" in render_comparison_markdown(found)
     simulated = a_folder(Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)])
-    assert "SIMULATED" in console(compared([folders[0], simulated]))
+    assert "SIMULATED" in render_comparison_console(compare_folders([folders[0], simulated]))
 
 
 def swept(folder: Path, slower: dict[float, float], axis: str = "concurrency") -> Path:
@@ -145,24 +152,24 @@ def swept(folder: Path, slower: dict[float, float], axis: str = "concurrency") -
 
 def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     base, run = swept(tmp_path / "a", {1: 1, 2: 1, 4: 1}), swept(tmp_path / "b", {2: 1, 4: 2, 8: 1})
-    (pair,) = compared([base, run]).runs
+    (pair,) = compare_folders([base, run]).runs
     assert (pair.axis, pair.lines) == ("concurrency", ())
     assert [(stage.value, stage.lines[0].word, stage.lines[1].word) for stage in pair.stages] == [
         (2, "no difference to be seen", "no difference to be seen"),
         (4, "worse", "no difference to be seen"),
     ]
     assert [alone.partition(" ")[0] for alone in pair.alone] == ["1", "8"]
-    text = console(compared([base, run]))
+    text = render_comparison_console(compare_folders([base, run]))
     assert f"Not compared: 8 only in {run}." in text
     rows = [line.split()[-1] for line in text.splitlines() if line.startswith("4 ")]
     assert rows == ["worse", "seen"]
     (run / "stages" / "2" / "profile_export.jsonl").unlink()
-    assert "4: " in compared([base, run]).runs[0].alone[2]
+    assert "4: " in compare_folders([base, run]).runs[0].alone[2]
 
 
 def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) -> None:
     base, run = swept(tmp_path / "a", {1: 1}), swept(tmp_path / "b", {1: 1}, "prefill-concurrency")
-    (pair,) = compared([base, run]).runs
+    (pair,) = compare_folders([base, run]).runs
     assert pair.stages == ()
     assert (
         pair.warnings[-1]
@@ -175,8 +182,8 @@ def test_the_command(found: Comparison, capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
-    assert capsys.readouterr().out == f"{console(found)}\n{WEATHER}\n"
-    assert Path("c.md").read_text() == markdown(found)
+    assert capsys.readouterr().out == f"{render_comparison_console(found)}\n{WEATHER}\n"
+    assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
     assert main(["compare", "base", "nowhere"]) == 5
     assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
@@ -186,32 +193,32 @@ def test_the_command(found: Comparison, capsys: pytest.CaptureFixture[str], monk
 
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, width: int) -> None:
-    lines = of_runs(found, width).splitlines()
+    lines = format_comparison_ending(found, width).splitlines()
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
     assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
     assert any(line.startswith("slow against base: ") for line in lines)
     assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
-    swept_ = compared([swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})])
-    assert any(line.startswith("concurrency 2 ") for line in of_runs(swept_, width).splitlines())
+    swept_ = compare_folders([swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})])
+    assert any(line.startswith("concurrency 2 ") for line in format_comparison_ending(swept_, width).splitlines())
 
 
 def test_the_same_folders_give_the_same_intervals(folders: list[Path], found: Comparison) -> None:
-    assert list(document(compared(folders))) == list(document(found))
+    assert list(build_comparison_document(compare_folders(folders))) == list(build_comparison_document(found))
 
 
 def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None:
     """Of 800 requests 600 were cut without a token after 5 s: p50 of TTFT is that or more, their gaps are unknown."""
     base, open_ = drawn(1), drawn(2)
     open_[200:] = [failed("cut", sent_at=10.0 + i, closed_at=15.0 + i) for i in range(200, 800)]
-    found = compared([a_folder(tmp_path / "base", base), a_folder(tmp_path / "open", open_)])
+    found = compare_folders([a_folder(tmp_path / "base", base), a_folder(tmp_path / "open", open_)])
     ttft, itl = (
         next(line for line in found.runs[0].lines if line.label == f"{name} p50 (ms)") for name in ("TTFT", "ITL")
     )
     assert (ttft.value, ttft.value_open, ttft.base_open) == (5000.0, True, False)
     assert (itl.value, itl.value_open) == (0.0, True)
     assert any(w.endswith("600 of 800 requests were cut, and count with their age.") for w in found.runs[0].warnings)
-    row = next(line for line in of_runs(found, 120).splitlines() if line.startswith("TTFT p50"))
+    row = next(line for line in format_comparison_ending(found, 120).splitlines() if line.startswith("TTFT p50"))
     assert row.split()[4:8] == ["\N{GREATER-THAN OR EQUAL TO}", "5,000", "-", "-"]
 
 
@@ -224,15 +231,15 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
         a_folder(tmp_path / "model", base, a_run(model="b")),
         a_folder(tmp_path / "longer", longer, a_run(model="a")),
     ]
-    found = compared(folders)
+    found = compare_folders(folders)
     model, lengths = found.runs
     assert model.other_work == "model b for a"
     assert lengths.other_work == "input tokens 200 for 100 on average"
     for pair in found.runs:
         assert {(line.word, line.difference, line.low) for line in pair.lines} == {("-", None, None)}
         assert pair.lines[0].value is not None
-        assert f"Not compared, as this was other work: {pair.other_work}." in console(found)
-    said = of_runs(found, 120)
+        assert f"Not compared, as this was other work: {pair.other_work}." in render_comparison_console(found)
+    said = format_comparison_ending(found, 120)
     assert "not compared, as this was other work (model b for a)." in " ".join(said.split())
 
 
@@ -251,7 +258,7 @@ def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
         a_folder(tmp_path / "fresh", warm, replace(seeded, words_seed="f00")),
         a_folder(tmp_path / "other", warm, a_run(random_seed=8)),
     ]
-    warmed, same, maybe, fresh, other = compared(folders).runs
+    warmed, same, maybe, fresh, other = compare_folders(folders).runs
     assert warmed.other_work == (
         "0% of the input tokens were cached in the base, 95% here, as both runs sent the same words"
     )
@@ -268,8 +275,10 @@ def test_a_run_that_is_invalid_is_named_first(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     a_folder(Path("good"), drawn(1))
     a_folder(Path("bad"), drawn(2))
-    write_run(Path("bad"), a_run(), client=Verdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"}))
+    write_run(
+        Path("bad"), a_run(), client=ClientVerdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"})
+    )
     text = "bad is INVALID: the load generator distorted its figures, so a difference may come from there."
-    assert compared([Path("good"), Path("bad")]).runs[0].warnings[0] == text
-    assert compared([Path("bad"), Path("good")]).warnings[0] == text
-    assert not any("INVALID:" in warning for warning in compared([Path("good"), Path("good")]).runs[0].warnings)
+    assert compare_folders([Path("good"), Path("bad")]).runs[0].warnings[0] == text
+    assert compare_folders([Path("bad"), Path("good")]).warnings[0] == text
+    assert not any("INVALID:" in warning for warning in compare_folders([Path("good"), Path("good")]).runs[0].warnings)

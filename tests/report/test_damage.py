@@ -13,7 +13,7 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
 from locust_llm.core import storage as folder
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, read_run, write_run
@@ -23,12 +23,14 @@ from locust_llm.report import html as page
 from locust_llm.report.plots import svg as drawing
 from locust_llm.web.archive import Archive
 
-WHOLE = b"".join(line(record) + b"\n" for record in damaged.records(4))
+WHOLE = b"".join(format_record_line(record) + b"\n" for record in damaged.records(4))
 
 
 def fill(path: Path, records: bytes | Iterable[Record], run: Run | None = None) -> Path:
     path.mkdir(exist_ok=True)
-    lines = records if isinstance(records, bytes) else b"".join(line(record) + b"\n" for record in records)
+    lines = (
+        records if isinstance(records, bytes) else b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     (path / RECORDS).write_bytes(lines)
     if run is not None:
         write_run(path, run)
@@ -88,7 +90,7 @@ def test_other_commands_answer_too(tmp_path: Path, every: int | None) -> None:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 LATE = "chunk_us is before the send, or months after it"
-A, B, C = (line(answered(5, 9, id=name)) for name in "abc")
+A, B, C = (format_record_line(answered(5, 9, id=name)) for name in "abc")
 FIELDS = b'"chunk_us":[5000,9000]'
 
 
@@ -184,14 +186,14 @@ def test_of_a_damaged_run_json_what_can_be_read_is_used(tmp_path: Path) -> None:
 
 def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong with them."""
-    real = report.summarise
+    real = report.summarise_run
 
     def breaks(columns: object, run: Run, *more: object) -> object:
         if run.settings.model == "m":
             raise KeyError("surprise")
         return real(columns, run, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(report, "summarise", breaks)
+    monkeypatch.setattr(report, "summarise_run", breaks)
     fill(tmp_path, [answered(5, 9), answered(7, 8)], a_run())
     before = (tmp_path / RUN).read_bytes()
     status, said, _ = called("report", "--verbose", tmp_path)

@@ -4,18 +4,18 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed, mixed
 
-from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.certificate import ErrorBounds, MeasurementAccuracy
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.document.figures import NOTHING
-from locust_llm.report.document.remarks import remarks
-from locust_llm.report.ending import LINES, ending
-from locust_llm.report.plus_minus import certified
-from locust_llm.report.results.validity import Check, Validity
-from locust_llm.report.text import console
-from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, Verdict
+from locust_llm.report.document.remarks import make_remarks
+from locust_llm.report.ending import LINES, format_ending
+from locust_llm.report.plus_minus import add_measurement_errors
+from locust_llm.report.results.validity import PublishedCheck, Validity
+from locust_llm.report.text import render_console
+from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, ClientVerdict
 
 RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
 HOSTILE = "\x1b[31mred\u202e " + "long " * 300
@@ -27,7 +27,7 @@ def spread(count: int, **other: object) -> list[Record]:
 
 def said(*records: Record, run: Run | None = None, width: int = 120, **settings: object) -> list[str]:
     run = run or a_run(**settings)
-    return ending(summarise(collect(records), run), run, "reports/by-hand", width).splitlines()
+    return format_ending(summarise_run(collect_columns(records), run), run, "reports/by-hand", width).splitlines()
 
 
 def test_the_verdict_is_first_and_the_report_last() -> None:
@@ -50,7 +50,7 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
         a_run(((0.0, 2),), slo=(*RULES, f'ttft{{name="{"n" * 300}"}} p50 < 1s'), request_rate=10.0,
               percentiles=tuple(map(float, range(1, 50)))),
         notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
-        offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=Verdict(DEGRADED),
+        offer=OpenLoopSchedule(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=ClientVerdict(DEGRADED),
     )  # fmt: skip
     others = [failed("http_status", status=500, error=HOSTILE), failed("reset")]
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
@@ -121,22 +121,22 @@ def test_where_records_are_missing_the_status_is_of_that_and_of_no_undecided_rul
 @pytest.mark.parametrize(("met", "with_status_0"), [(True, True), (False, False)])
 def test_a_run_that_published_rules_fail_does_not_end_with_status_0(met: bool, with_status_0: bool) -> None:
     run = a_run(slo=("ttft p99 < 300ms",), inconclusive="pass", published_rules="fail")
-    found = Validity(rules="a draft", curve=False, checks=(Check(rule="duration", met=met, text="300 s"),))
-    summary = replace(summarise(collect(spread(199)), run), validity=found)
-    assert ("ends with status 0" in ending(summary, run, "reports/by-hand", 120)) == with_status_0
+    found = Validity(rules="a draft", curve=False, checks=(PublishedCheck(rule="duration", met=met, text="300 s"),))
+    summary = replace(summarise_run(collect_columns(spread(199)), run), validity=found)
+    assert ("ends with status 0" in format_ending(summary, run, "reports/by-hand", 120)) == with_status_0
 
 
 def test_a_client_verdict_that_changed_is_said() -> None:
-    run = replace(a_run(), client_live=Verdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
+    run = replace(a_run(), client_live=ClientVerdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
     assert any(
         line.startswith(
             "The client verdict changed: DEGRADED while the run was on (chunks came merged), OK in the end."
         )
         for line in said(*spread(9), run=run)
     )
-    assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))
+    assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=ClientVerdict("OK"))))
     two = {"TTFT error of sentinel streams, p99": DEGRADED, "gap error of sentinel streams, p99": DEGRADED}
-    lines = said(*spread(9), run=replace(run, client_live=Verdict(DEGRADED, ("late",), signals=two)))
+    lines = said(*spread(9), run=replace(run, client_live=ClientVerdict(DEGRADED, ("late",), signals=two)))
     found = " ".join(" ".join(lines).split())
     assert "(TTFT of sentinel streams is off, gaps of sentinel streams are off), OK in the end." in found
 
@@ -144,8 +144,10 @@ def test_a_client_verdict_that_changed_is_said() -> None:
 def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
     for locustfile, expected in (("", False), ("run.py", False), ("mine.py", True)):
         run = a_run(locustfile=locustfile)
-        summary = replace(summarise(collect(spread(9)), run), client=Verdict(DEGRADED, ("late",), IDLE_ADVICE))
-        text = " ".join(line.strip() for line in ending(summary, run, "reports/a").splitlines())
+        summary = replace(
+            summarise_run(collect_columns(spread(9)), run), client=ClientVerdict(DEGRADED, ("late",), IDLE_ADVICE)
+        )
+        text = " ".join(line.strip() for line in format_ending(summary, run, "reports/a").splitlines())
         assert "do not help: end other programs on its machine." in text
         assert ("Look for code in the locustfile that blocks, too." in text) == expected
 
@@ -164,15 +166,15 @@ def test_failures_on_the_console_add_up_to_all_of_them() -> None:
 def test_nothing_but_failures_are_told_with_their_reason() -> None:
     """Once, with what to do about it, and nothing about figures that are not there."""
     note = "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is --endpoint right?)"
-    run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=Verdict("OK"))
+    run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=ClientVerdict("OK"))
     records = [failed("http_status", status=404, error="HTTP 404: no path")] * 12
-    summary = replace(summarise(collect(records), run), client=Verdict(DEGRADED, ("late",)))
-    lines = ending(summary, run, "reports/a").splitlines()
+    summary = replace(summarise_run(collect_columns(records), run), client=ClientVerdict(DEGRADED, ("late",)))
+    lines = format_ending(summary, run, "reports/a").splitlines()
     assert lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
     assert lines[1:] == ["", "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose"]
-    page = [one for one in remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
+    page = [one for one in make_remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
     assert page == []
-    text = console(summary, run)
+    text = render_console(summary, run)
     assert NOTHING in text
     assert "(ms)" not in text  # no table of dashes
 
@@ -251,18 +253,18 @@ def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
 
 def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
     """The interval of p95 is 183.3 to 195.3 ms by chance, and the stamps are off by half a millisecond."""
-    off = Bounds(count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5})
-    certificate = Certificate(streams=100, chunks=1000, ttft=off, gap=off)
-    health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate)
+    off = ErrorBounds(count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5})
+    certificate = MeasurementAccuracy(streams=100, chunks=1000, ttft=off, gap=off)
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate)
     run = replace(a_run(), health=(health,))
-    columns = collect(spread(199))
-    summary = certified(summarise(columns, run), columns, run)
+    columns = collect_columns(spread(199))
+    summary = add_measurement_errors(summarise_run(columns, run), columns, run)
     row = next(row for row in summary.rows if row.tag == "time_to_first_token")
     chance = row.intervals[95.0]
     lower, upper = row.plus_minus[95.0]
     assert row.uncertainty(95.0) == (chance[0] - lower, chance[1] + upper)
     assert min(lower, upper) >= 0.5
-    text = ending(summary, run, "reports/by-hand")
+    text = format_ending(summary, run, "reports/by-hand")
     assert "TTFT p95 182.8 to 195.8 ms (95% interval)" in text
     assert "\N{PLUS-MINUS SIGN}" not in text
     assert "worth" not in text

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.core.jsonl import line, parse_line
+from locust_llm.core.jsonl import format_record_line, parse_record_line
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
-from locust_llm.core.text import number
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule, Run
+from locust_llm.core.text import format_number
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Row
-from locust_llm.report.export import STATS, _writer, summary_csv, summary_json
+from locust_llm.report.export import STATS, _writer, export_summary_csv, export_summary_json
 
 
 def test_a_line() -> None:
@@ -27,7 +27,7 @@ def test_a_line() -> None:
         asked_at=9.5, due_at=9.0, admitted_at=9.75, headers_at=10.0625, closed_at=10.5, connect_s=0.004, worker="w1",
         user=7, session="s", turn=2, read_lag_us=125,
     )  # fmt: skip
-    said = json.loads(line(record))
+    said = json.loads(format_record_line(record))
     ns = int(UNIX) * 1_000_000_000
     assert said["metadata"] == {
         "session_num": 7,
@@ -60,17 +60,19 @@ def test_a_line() -> None:
     }
     assert {tag: (value["value"], value["unit"]) for tag, value in said["metrics"].items()} == expected
     assert said["error"] is None
-    assert b"\n" not in line(record)
+    assert b"\n" not in format_record_line(record)
 
 
 def test_a_failure_keeps_what_was_measured() -> None:
-    said = json.loads(line(failed("truncated", chunk_us=(200_000,), first_output=0, status=200, error="no end")))
+    said = json.loads(
+        format_record_line(failed("truncated", chunk_us=(200_000,), first_output=0, status=200, error="no end"))
+    )
     assert said["metrics"]["time_to_first_token"]["value"] == 200.0
     assert said["error"] == {"code": 200, "type": "truncated", "message": "no end"}
 
 
 def test_a_cut_request_is_no_success_to_anyone() -> None:
-    said = json.loads(line(failed("cut", sent_at=None, closed_at=12.0)))
+    said = json.loads(format_record_line(failed("cut", sent_at=None, closed_at=12.0)))
     assert said["metadata"]["was_cancelled"]
     assert said["metadata"]["cancellation_time_ns"] == said["metadata"]["request_end_ns"]
     assert said["error"]["code"] == 499
@@ -99,24 +101,24 @@ def test_a_record_survives_its_line(
         outcome=outcome,
         merged=tuple((i, 0) for i in range(min(merged, len(chunk_us)))),
     )
-    assert parse_line(line(record)) == record
+    assert parse_record_line(format_record_line(record)) == record
 
 
 def test_text_that_is_no_unicode_loses_no_record() -> None:
     record = answered(200, error="file \udcff", name="n")
-    assert parse_line(line(record)).error == "file ?"
-    assert parse_line(line(record)).chunk_us == (200_000,)
+    assert parse_record_line(format_record_line(record)).error == "file ?"
+    assert parse_record_line(format_record_line(record)).chunk_us == (200_000,)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"metadata":{"half', b'{"record":{"id":3}}', b"[]", b"\xff\xfe"])
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  msgspec has several kinds
-        parse_line(data)
+        parse_record_line(data)
 
 
 def exported(*records: Record, run: Run | None = None) -> dict[str, object]:
     run = run or a_run(request_count=5)
-    return json.loads(summary_json(summarise(collect(records), run), run))  # type: ignore[no-any-return]
+    return json.loads(export_summary_json(summarise_run(collect_columns(records), run), run))  # type: ignore[no-any-return]
 
 
 def test_the_summary_as_json() -> None:
@@ -156,7 +158,7 @@ def test_adjusted_percentiles_that_fail_are_left_out() -> None:
 def test_no_infinity_and_no_nan_in_the_json() -> None:
     for records in ((), (failed(),), (answered(1),)):
         run = a_run()
-        text = summary_json(summarise(collect(records), run), run).decode()
+        text = export_summary_json(summarise_run(collect_columns(records), run), run).decode()
         assert "Infinity" not in text
         assert "NaN" not in text
 
@@ -198,7 +200,9 @@ def test_the_load_as_a_phase_of_aiperf(settings: dict[str, object], phase: dict[
 
 
 def test_ours_beside_aiperfs() -> None:
-    run = replace(a_run(request_rate=1.0), offer=Offer(due=4, never_started=1, duration_s=10.0, most_users=2))
+    run = replace(
+        a_run(request_rate=1.0), offer=OpenLoopSchedule(due=4, never_started=1, duration_s=10.0, most_users=2)
+    )
     said = exported(answered(1, input_tokens=5), answered(2, input_tokens=6), failed("cancelled"), run=run)[
         "locust_llm"
     ]
@@ -209,8 +213,8 @@ def test_ours_beside_aiperfs() -> None:
 
 
 def test_the_summary_as_csv() -> None:
-    summary = summarise(collect([answered(100, 300), answered(300, 500), failed()]), a_run())
-    text = summary_csv(summary)
+    summary = summarise_run(collect_columns([answered(100, 300), answered(300, 500), failed()]), a_run())
+    text = export_summary_csv(summary)
     first, second = text.split("\r\n\r\n")
     rows = list(csv.reader(io.StringIO(first)))
     assert rows[0] == ["Metric", *STATS]
@@ -225,9 +229,12 @@ def test_the_summary_as_csv() -> None:
 def test_the_csv_rounds_what_the_console_rounds() -> None:
     """Once: of 0.0049999996 the JSON's six digits are 0.005, and two of these would be 0.01."""
     row = Row(label="a", tag="a", unit="ms", count=1, avg=0.0049999996, percentiles={99.0: 1234.5650000001})
-    summary = replace(summarise(collect([answered(1)]), a_run()), rows=(row,), adjusted=())
-    cells = next(csv.reader(io.StringIO(summary_csv(summary).split("\r\n")[1])))
-    assert [cells[1 + STATS.index(stat)] for stat in ("avg", "p99")] == [number(0.0049999996), number(1234.5650000001)]
+    summary = replace(summarise_run(collect_columns([answered(1)]), a_run()), rows=(row,), adjusted=())
+    cells = next(csv.reader(io.StringIO(export_summary_csv(summary).split("\r\n")[1])))
+    assert [cells[1 + STATS.index(stat)] for stat in ("avg", "p99")] == [
+        format_number(0.0049999996),
+        format_number(1234.5650000001),
+    ]
     assert cells[1] == "0.00"
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.file_kinds import COMMANDS, Case, ending_of, make_whole, words_of, wrong_with
 from support.records import UNIX, a_run, answered
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, write_run
@@ -56,7 +56,7 @@ def test_years_between_two_records_cost_nothing(
     way: str, commands: tuple[str, ...], run: str, sound: Path, tmp_path: Path
 ) -> None:
     home = shutil.copytree(sound, tmp_path / "home")
-    (home / "one" / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in RECORDS_OF[way]))
+    (home / "one" / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in RECORDS_OF[way]))
     write_run(home / "one", RUNS[run])
     for command in commands:
         ending = ending_of(home, words_of(Case("", "", command), home))

@@ -22,13 +22,13 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.occupancy import compute_occupancy
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Knee, Summary, SweepSummary
-from locust_llm.report.html import page, slo_limits
-from locust_llm.report.plots.timeline import scene
-from locust_llm.report.waterfall.waterfall import waterfall
+from locust_llm.report.html import collect_slo_limits, render_report_page
+from locust_llm.report.plots.timeline import find_scene
+from locust_llm.report.waterfall.waterfall import attribute_latencies
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
 RULES = ("ttft p95 < 800ms", "attainment >= 99% given ttft < 600ms and itl < 50ms", "error_rate < 1%")
@@ -42,15 +42,15 @@ def made(
 ) -> str:
     """``split``: with the parts of the requests' time."""
     ordered = sorted(records, key=lambda record: record.closed_at)
-    columns = collect(ordered)
+    columns = collect_columns(ordered)
 
     def since(at: float) -> Iterator[Record]:
         return (record for record in ordered if record.closed_at + record.clock_offset_s >= at)
 
-    levels = occupancy(columns.requests, run.limits)
-    parts = waterfall(columns, {}, run, since) if split else None
-    summary = change(replace(summarise(columns, run, 0, ordered), waterfall=parts))
-    return page(summary, run, columns, levels, scene(columns, run, since))
+    levels = compute_occupancy(columns.requests, run.limits)
+    parts = attribute_latencies(columns, {}, run, since) if split else None
+    summary = change(replace(summarise_run(columns, run, 0, ordered), waterfall=parts))
+    return render_report_page(summary, run, columns, levels, find_scene(columns, run, since))
 
 
 def some(count: int = 300) -> list[Record]:
@@ -205,7 +205,9 @@ def test_limits_of_rules_by_what_they_are_about() -> None:
         "error_rate < 1%", "output_tokens_per_s_per_user p50 >= 20/s", "ttft p95 < 1s",
     )  # fmt: skip
     run = a_run(slo=rules)
-    limits = slo_limits(summarise(collect([answered(5, 6)]), run, 0, [answered(5, 6)]), run.settings.rules.by_text)
+    limits = collect_slo_limits(
+        summarise_run(collect_columns([answered(5, 6)]), run, 0, [answered(5, 6)]), run.settings.rules.by_text
+    )
     assert {column: [(mark.text, mark.y) for mark in marks] for column, marks in limits.items()} == {
         "ttft_s": [("ttft p95 < 1s", 1000.0), ("ttft < 500ms", 500.0)],
         "itl_s": [("itl < 50ms", 50.0)],

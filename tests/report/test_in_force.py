@@ -5,40 +5,40 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 
 from locust_llm.core.run import LimitChange, UserChange
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.remarks import loop_remark, users_of
-from locust_llm.report.in_force import Course, course, limit_in_words, users_in_words
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.document.remarks import format_users, make_loop_remark
+from locust_llm.report.in_force import StepSeries, describe_limit, describe_users, make_step_series
 
 SPAN = (10.0, 20.0)
 
 
 def test_a_number_over_a_stretch_of_time() -> None:
     """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; before and after are none of it."""
-    found = course([(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN)
-    assert found == Course(least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3)))
+    found = make_step_series([(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN)
+    assert found == StepSeries(least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3)))
 
 
 def test_before_the_first_change_its_value_held() -> None:
-    assert course([(11.0, 5)], SPAN) == Course(least=5, most=5, mean=5, changes=0, steps=((0.0, 5),))
+    assert make_step_series([(11.0, 5)], SPAN) == StepSeries(least=5, most=5, mean=5, changes=0, steps=((0.0, 5),))
 
 
 def test_a_gate_that_was_off_for_some_time() -> None:
-    found = course([(10.0, 4), (12.0, None), (18.0, 2)], SPAN)
+    found = make_step_series([(10.0, 4), (12.0, None), (18.0, 2)], SPAN)
     assert found is not None
     assert (found.least, found.most, found.mean, found.without_s) == (2, 4, 3, 6)
-    assert course([(0.0, None)], SPAN) is None
-    assert course([], SPAN) is None
+    assert make_step_series([(0.0, None)], SPAN) is None
+    assert make_step_series([], SPAN) is None
 
 
 def test_of_many_steps_only_the_range_is_kept() -> None:
-    found = course([(10.0 + i, i + 1) for i in range(10)], SPAN)
+    found = make_step_series([(10.0 + i, i + 1) for i in range(10)], SPAN)
     assert found is not None
     assert (found.least, found.most, found.mean, found.changes, found.steps) == (1, 10, 5.5, 9, ())
 
 
-def limits(*changes: tuple[float, int | None]) -> Course | None:
-    return course(changes, SPAN)
+def limits(*changes: tuple[float, int | None]) -> StepSeries | None:
+    return make_step_series(changes, SPAN)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,17 @@ def limits(*changes: tuple[float, int | None]) -> Course | None:
         (1, None, limits(*((10.0 + i, 1 + i % 2) for i in range(10))), "1 to 2 (1.5 on average, 9 changes)"),
     ],
 )
-def test_the_limit_in_words(asked: int | None, ramp_s: float | None, found: Course | None, words: str) -> None:
-    assert limit_in_words(asked, ramp_s, found) == words
+def test_the_limit_in_words(asked: int | None, ramp_s: float | None, found: StepSeries | None, words: str) -> None:
+    assert describe_limit(asked, ramp_s, found) == words
 
 
 def test_users_in_words() -> None:
-    assert users_in_words(6, None) == "6 users"
-    assert users_in_words(6, course([(10.0, 2), (10.25, 6)], SPAN)) == "6 users"  # they take a moment to be there
-    assert users_in_words(2, course([(0.0, 2), (15.0, 6)], SPAN)) == "2 to 6 users (4 on average)"
-    assert users_in_words(2, course([(0.0, 1)], SPAN)) == "1 user"
+    assert describe_users(6, None) == "6 users"
+    assert (
+        describe_users(6, make_step_series([(10.0, 2), (10.25, 6)], SPAN)) == "6 users"
+    )  # they take a moment to be there
+    assert describe_users(2, make_step_series([(0.0, 2), (15.0, 6)], SPAN)) == "2 to 6 users (4 on average)"
+    assert describe_users(2, make_step_series([(0.0, 1)], SPAN)) == "1 user"
 
 
 def test_conditions_are_what_was_in_force() -> None:
@@ -72,9 +74,9 @@ def test_conditions_are_what_was_in_force() -> None:
     run = a_run(((0.0, 1), (40.0, 3)), prefill_concurrency=1)
     run = replace(run, users=(UserChange(UNIX, 2), UserChange(UNIX + 50, 6)))
     run = replace(run, limits=(LimitChange(UNIX - 5, 9, "warmup"), *run.limits))
-    conditions = summarise(collect([answered(1)]), run).conditions
+    conditions = summarise_run(collect_columns([answered(1)]), run).conditions
     assert (conditions.users, conditions.prefill_limit) == (2, 1)
-    assert users_of(conditions) == "2 to 6 users (4 on average)"
-    assert "The gate allowed 1 to 3 awaiting their first token at a time" in loop_remark(conditions)
+    assert format_users(conditions) == "2 to 6 users (4 on average)"
+    assert "The gate allowed 1 to 3 awaiting their first token at a time" in make_loop_remark(conditions)
     assert conditions.limit_in_force is not None
     assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)

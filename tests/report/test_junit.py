@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from support.records import a_run, answered, twenty
 
 from locust_llm.core.run import Run, Stage
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import SloResult, Summary
-from locust_llm.report.ci.comment import MAX_CHARACTERS, body, mark
-from locust_llm.report.ci.workflow import annotations, announcement, tell
-from locust_llm.report.export import sentence, xml
-from locust_llm.report.text import markdown
+from locust_llm.report.ci.comment import MAX_CHARACTERS, make_comment_body, make_comment_mark
+from locust_llm.report.ci.workflow import make_annotations, make_announcement, write_workflow_outputs
+from locust_llm.report.export import describe_slo_result, export_junit_xml
+from locust_llm.report.text import render_markdown
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 30ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
@@ -24,11 +24,13 @@ RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 
 def made(*rules: str, **other: object) -> tuple[Summary, Run]:
     run = a_run(slo=rules, random_seed=7, **other)
     run = replace(run, versions={"locust": "2.47"}, server="vllm")
-    return summarise(collect(answered(ms, ms + 9, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())), run), run
+    return summarise_run(
+        collect_columns(answered(ms, ms + 9, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())), run
+    ), run
 
 
 def test_a_case_a_rule() -> None:
-    root = fromstring(xml(*made(*RULES)))
+    root = fromstring(export_junit_xml(*made(*RULES)))
     counts = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
     assert counts == {
         "tests": "4",
@@ -54,7 +56,7 @@ def test_a_case_a_rule() -> None:
 
 
 def test_an_undecided_rule_is_passed_where_it_counts_so() -> None:
-    root = fromstring(xml(*made(RULES[3], inconclusive="pass")))
+    root = fromstring(export_junit_xml(*made(RULES[3], inconclusive="pass")))
     assert (root.get("failures"), root.get("skipped")) == ("0", "0")
     (case,) = root.iter("testcase")
     assert (case[0].tag, (case[0].text or "").split(": ")[0]) == ("system-out", "INCONCLUSIVE")
@@ -62,14 +64,14 @@ def test_an_undecided_rule_is_passed_where_it_counts_so() -> None:
 
 def test_names_from_outside_do_not_break_the_file() -> None:
     hostile = 'a<b>&"\x00\x1b\ud800c'
-    root = fromstring(xml(*made(f'ttft{{name="{hostile.replace(chr(34), "")}"}} p50 < 1s', model=hostile)))
+    root = fromstring(export_junit_xml(*made(f'ttft{{name="{hostile.replace(chr(34), "")}"}} p50 < 1s', model=hostile)))
     case = root.find("testsuite/testcase")
     assert case is not None
     assert "a<b>&\N{REPLACEMENT CHARACTER}" in (case.get("name") or "")
 
 
 def test_annotations() -> None:
-    lines = list(annotations(*made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])))
+    lines = list(make_annotations(*made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])))
     assert lines[:3] == [
         "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
@@ -80,7 +82,7 @@ def test_annotations() -> None:
         "roughly 40 s more may tell\n",
     ]  # fmt: skip
     assert [line.partition("::With ")[0] for line in lines[3:]] == ["::notice title=locust-llm%3A SLO FAIL"]
-    open_, _ = annotations(*made(RULES[3], inconclusive="pass"))
+    open_, _ = make_annotations(*made(RULES[3], inconclusive="pass"))
     assert open_.startswith("::notice title=SLO INCONCLUSIVE%3A ")
 
 
@@ -90,48 +92,48 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
     summary, run = made(*RULES)
     files = {"GITHUB_STEP_SUMMARY": str(page), "GITHUB_OUTPUT": str(outputs)}
     stage = replace(run, stage=Stage(number=1, value=2.0, began_at=0, ended_at=1))
-    tell(summary, run, tmp_path, {})
-    tell(summary, stage, tmp_path, files)
+    write_workflow_outputs(summary, run, tmp_path, {})
+    write_workflow_outputs(summary, stage, tmp_path, files)
     assert (page.read_text(), outputs.exists()) == ("before\n", False)
-    tell(summary, run, tmp_path / "a\nverdict=PASS", files)
+    write_workflow_outputs(summary, run, tmp_path / "a\nverdict=PASS", files)
     said = page.read_text()
     assert said.startswith("before\n# Load test by-hand")
     assert "SLO FAIL" in said
     verdict, begin, *folder, end = outputs.read_text().splitlines()
     assert (verdict, begin, folder) == ("verdict=FAIL", f"report-path<<{end}", [str(tmp_path / "a"), "verdict=PASS"])
-    assert announcement(summary, run, {"GITHUB_ACTIONS": "false"}) == ""
-    here = announcement(summary, run, {"GITHUB_ACTIONS": "true"})
+    assert make_announcement(summary, run, {"GITHUB_ACTIONS": "false"}) == ""
+    here = make_announcement(summary, run, {"GITHUB_ACTIONS": "true"})
     assert here.startswith("::error title=")
     assert len(here.splitlines()) == 4
-    assert announcement(summary, stage, {"GITHUB_ACTIONS": "true"}) == ""
+    assert make_announcement(summary, stage, {"GITHUB_ACTIONS": "true"}) == ""
 
 
 def test_an_annotation_holds_no_other_command() -> None:
     summary, run = made("ttft{name=##[set-output name=verdict]PASS} p50 < 6ms", model="##[x]")
-    assert not [line for line in annotations(summary, run) if "##[" in line or line.count("::") != 2]
+    assert not [line for line in make_annotations(summary, run) if "##[" in line or line.count("::") != 2]
 
 
 def test_a_comment(tmp_path: Path) -> None:
     hostile = "<b>|@all\n--> x @octocat #1 !2 www.evil.example https://evil.example/x, a@b.example"
     summary, run = made(*RULES, model=hostile)
-    text = body(summary, run, tmp_path / "none", tmp_path, "load --> test")
+    text = make_comment_body(summary, run, tmp_path / "none", tmp_path, "load --> test")
     first, _, title, *_ = text.splitlines()
     assert (first, title) == ("<!-- locust-llm load ___ test -->", r"## load --\> test: SLO FAIL")
-    assert first == mark("load --> test")
+    assert first == make_comment_mark("load --> test")
     assert "There is no base to compare with: " in text
     assert "| ttft p50 &lt; 6ms" in text
     assert "<b>" not in text
-    page = markdown(summary, run)
+    page = render_markdown(summary, run)
     assert "<b>" not in page
     for live in ("@all", "@octocat", "#1", "!2", "www.evil.example", "https://evil.example/x", "a@b.example"):
         assert page.count(live) == page.count(f"`{live}`") > 0, live
-    assert "Time to First Token" in body(summary, run, None, tmp_path)
+    assert "Time to First Token" in make_comment_body(summary, run, None, tmp_path)
     old = Path(__file__).with_name("old") / "2026-11-20"
-    here, _, notes = body(summary, run, old, old).partition("<details><summary>Notes</summary>\n\n")
+    here, _, notes = make_comment_body(summary, run, old, old).partition("<details><summary>Notes</summary>\n\n")
     assert re.search(r"\| TTFT p50 \(ms\) +\| +21.51 \| +21.51 \|", here)
     assert "too few samples" in notes
     assert notes.endswith("\n\n</details>\n")
-    many = body(*made(*(f"ttft p50 < {n}ms" for n in range(1, 900))), None, tmp_path)
+    many = make_comment_body(*made(*(f"ttft p50 < {n}ms" for n in range(1, 900))), None, tmp_path)
     assert len(many) <= MAX_CHARACTERS + 100
     assert many.startswith("<!-- locust-llm comment -->\n\n## Load test: SLO FAIL\n")
     assert many.endswith("|\n\nThe rest is in the report.\n")
@@ -149,4 +151,4 @@ def test_a_comment(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_sentence(result: dict[str, object], said: str) -> None:
-    assert sentence(SloResult(rule="r", status="FAIL", **result)) == said  # type: ignore[arg-type]
+    assert describe_slo_result(SloResult(rule="r", status="FAIL", **result)) == said  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import pytest
 
 import locust_llm
-from locust_llm.report.build import remake
-from locust_llm.report.comparison import compared
+from locust_llm.report.build import remake_reports
+from locust_llm.report.comparison import compare_folders
 
 OLD: Final = Path(__file__).with_name("old")
 
@@ -49,12 +49,12 @@ def test_an_old_folder_loads_and_its_figures_stay(name: str, tmp_path: Path) -> 
     assert median_ms.tolist() == pytest.approx([said.ttft, said.itl, said.latency])
 
     shutil.copytree(OLD / name, folder := tmp_path / name)
-    summary, facts = remake(folder, stages=True)
+    summary, facts = remake_reports(folder, stages=True)
     p50 = {row.tag: row.percentiles.get(50.0) for row in summary.rows}
     assert (summary.conditions.requests, facts.unread, summary.unmade) == (said.requests, (), ())
     assert summary.slo_status in (("PASS", "INCONCLUSIVE") if said.rules else (None,))
     assert p50["time_to_first_token"] == pytest.approx(said.ttft)
     assert len(facts.stages) == (1 if name.endswith("-sweep") else 0)
     assert len(summary.sweep.levels if summary.sweep is not None else ()) == len(facts.stages)
-    (pair,) = compared([OLD / name, folder]).runs
+    (pair,) = compare_folders([OLD / name, folder]).runs
     assert {line.difference for line in pair.lines} <= {0, None}

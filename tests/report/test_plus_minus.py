@@ -9,43 +9,44 @@ import pytest
 from support.levels import level as a_level
 from support.records import a_run, answered
 
-from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.certificate import ErrorBounds, MeasurementAccuracy
 from locust_llm.core.options.selftest_modes import REQUIRE
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Run
-from locust_llm.core.text import ends_of
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import ProcessHealth, Run
+from locust_llm.core.text import format_error_ends
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
-from locust_llm.report.document.document import document
-from locust_llm.report.export import summary_json, sweep_csv
-from locust_llm.report.plus_minus import certified
+from locust_llm.report.document.document import build_report_document
+from locust_llm.report.export import export_summary_json, export_sweep_csv
+from locust_llm.report.plus_minus import add_measurement_errors
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
 
 
-def off(ms: float) -> Bounds:
-    return Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
+def off(ms: float) -> ErrorBounds:
+    return ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
 
 
-def run_with(*certificates: Certificate | None, **settings: object) -> Run:
+def run_with(*certificates: MeasurementAccuracy | None, **settings: object) -> Run:
     health = tuple(
-        Health(worker=f"w{i}", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one) for i, one in enumerate(certificates)
+        ProcessHealth(worker=f"w{i}", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one)
+        for i, one in enumerate(certificates)
     )
     run = a_run(**settings)
     return type(run)(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "health": health})
 
 
 def summary_of(run: Run, *records: Record) -> Summary:
-    columns = collect(records)
-    return certified(summarise(columns, run), columns, run)
+    columns = collect_columns(records)
+    return add_measurement_errors(summarise_run(columns, run), columns, run)
 
 
 def row(summary: Summary, tag: str) -> Row:
     return next(row for row in summary.rows if row.tag == tag)
 
 
-CERTIFICATE = Certificate(streams=10, chunks=100, ttft=off(0.5), gap=off(0.2))
+CERTIFICATE = MeasurementAccuracy(streams=10, chunks=100, ttft=off(0.5), gap=off(0.2))
 
 
 def test_by_the_largest_difference() -> None:
@@ -78,14 +79,14 @@ def test_what_came_merged_is_as_uncertain_as_its_record_says() -> None:
 
 def test_the_bounds_of_merged_gaps_are_the_same_however_they_were_read() -> None:
     merged = answered(140, 140, 160, merged=((0, 60_000), (1, 60_000)))
-    columns = collect([merged])
+    columns = collect_columns([merged])
     (some,) = columns.blurred.values()
     assert some.least.percentiles_ms([0, 100]) == [0, 20]
     assert some.most.percentiles_ms([0, 100]) == [80, 100]
 
 
 def test_without_a_certificate_of_each_process_there_is_none() -> None:
-    missing = Certificate(missing="the run was shorter than 5 s")
+    missing = MeasurementAccuracy(missing="the run was shorter than 5 s")
     records = [answered(100, 120, worker="w0"), answered(100, 120, worker="w1")]
     summary = summary_of(run_with(CERTIFICATE, missing), *records)
     assert not any(row.plus_minus for row in summary.rows)
@@ -96,8 +97,10 @@ def test_without_a_certificate_of_each_process_there_is_none() -> None:
     assert older.client.level == FINE
 
 
-@pytest.mark.parametrize("one", [None, Certificate(missing="no python"), Certificate(ttft=off(3), gap=off(0.2))])
-def test_a_run_that_must_have_a_good_one_is_invalid_without(one: Certificate | None) -> None:
+@pytest.mark.parametrize(
+    "one", [None, MeasurementAccuracy(missing="no python"), MeasurementAccuracy(ttft=off(3), gap=off(0.2))]
+)
+def test_a_run_that_must_have_a_good_one_is_invalid_without(one: MeasurementAccuracy | None) -> None:
     """3 ms of 100 is worse than DEGRADED allows."""
     records = [answered(100, 120, worker="w0") for _ in range(5)]
     summary = summary_of(run_with(one, selftest=REQUIRE), *records)
@@ -109,17 +112,17 @@ def test_a_run_that_must_have_a_good_one_is_invalid_without(one: Certificate | N
 
 def test_the_report_shows_it() -> None:
     summary = summary_of(run_with(CERTIFICATE), answered(100, 120, worker="w0"))
-    text = " ".join(map(str, document(summary, run_with(CERTIFICATE))))
+    text = " ".join(map(str, build_report_document(summary, run_with(CERTIFICATE))))
     assert "± 0.50" in text
-    without = summary_of(run_with(Certificate(missing="that was so")), answered(100, 120, worker="w0"))
-    text = " ".join(map(str, document(without, run_with())))
+    without = summary_of(run_with(MeasurementAccuracy(missing="that was so")), answered(100, 120, worker="w0"))
+    text = " ".join(map(str, build_report_document(without, run_with())))
     assert "that was so" in text
 
 
 def test_the_exports_have_it() -> None:
     run = run_with(CERTIFICATE)
     summary = summary_of(run, answered(100, 120, worker="w0"))
-    said = json.loads(summary_json(summary, run))
+    said = json.loads(export_summary_json(summary, run))
     assert said["locust_llm"]["plus_minus"]["time_to_first_token"]["50.0"] == [0.5, 0.5]
     assert "plus_minus" not in said["time_to_first_token"]
     levels = [
@@ -127,16 +130,16 @@ def test_the_exports_have_it() -> None:
         a_level(2.0, latencies={}),
     ]
     sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
-    head, *rows = csv.reader(sweep_csv(sweep).splitlines())
+    head, *rows = csv.reader(export_sweep_csv(sweep).splitlines())
     at = head.index("time_to_first_token_p50_plus_minus_ms")
     assert [row[at] for row in rows] == ["0.5", ""]
 
 
 def test_a_bound_is_written_rounded_up() -> None:
-    assert ends_of((0.5, 0.5)) == "± 0.50"
-    assert ends_of((0.0301, 0.0301)) == "± 0.031"
-    assert ends_of((17.81, 0.02)) == "-18 +0.020"
-    assert ends_of((0.0, 12.0)) == "-0 +12"
-    assert ends_of((math.inf, 0.1)) == "unknown"
-    assert ends_of((0.0, 0.0)) == "± 0"
-    assert ends_of(None) == "-"
+    assert format_error_ends((0.5, 0.5)) == "± 0.50"
+    assert format_error_ends((0.0301, 0.0301)) == "± 0.031"
+    assert format_error_ends((17.81, 0.02)) == "-18 +0.020"
+    assert format_error_ends((0.0, 12.0)) == "-0 +12"
+    assert format_error_ends((math.inf, 0.1)) == "unknown"
+    assert format_error_ends((0.0, 0.0)) == "± 0"
+    assert format_error_ends(None) == "-"

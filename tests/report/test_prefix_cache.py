@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.core.engine_metrics import EngineSample, History
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.prefix_cache import (
+    CacheRequest,
     PrefixCache,
-    Sent,
-    cache_remarks,
-    cached_by_metrics,
-    cached_input,
-    hits,
-    line,
-    prefix_cache,
+    describe_cached_input,
+    describe_prefix_cache,
+    find_cached_share,
+    make_cache_remarks,
+    measure_prefix_cache,
+    simulate_cache_hits,
 )
 
 
-def slow(requests: Iterable[Sent], block: int, capacity: int | None, head: int) -> list[int]:
+def slow(requests: Iterable[CacheRequest], block: int, capacity: int | None, head: int) -> list[int]:
     """Block by block: a cache is a list of keys, the one used longest ago first."""
     cache: OrderedDict[Hashable, None] = OrderedDict()
     found = []
@@ -53,7 +53,7 @@ def slow(requests: Iterable[Sent], block: int, capacity: int | None, head: int) 
 
 REQUESTS = st.lists(
     st.builds(
-        Sent,
+        CacheRequest,
         st.none() | st.integers(0, 4),
         st.integers(0, 40),
         st.integers(1, 60),
@@ -66,33 +66,39 @@ REQUESTS = st.lists(
 @examples(300)
 @given(REQUESTS, st.integers(1, 8), st.none() | st.integers(0, 150), st.integers(0, 20))
 def test_segments_find_what_single_blocks_find(
-    requests: list[Sent], block: int, capacity: int | None, head: int
+    requests: list[CacheRequest], block: int, capacity: int | None, head: int
 ) -> None:
-    assert list(hits(requests, block, capacity, head)) == slow(requests, block, capacity, head)
+    assert list(simulate_cache_hits(requests, block, capacity, head)) == slow(requests, block, capacity, head)
 
 
-def cyclic(prefixes: int, rounds: int, shared: int = 96, tokens: int = 112, output: int = 1) -> list[Sent]:
-    return [Sent(number, shared, tokens, output) for _ in range(rounds) for number in range(prefixes)]
+def cyclic(prefixes: int, rounds: int, shared: int = 96, tokens: int = 112, output: int = 1) -> list[CacheRequest]:
+    return [CacheRequest(number, shared, tokens, output) for _ in range(rounds) for number in range(prefixes)]
 
 
 def test_whole_blocks_come_from_the_cache_and_one_token_never_does() -> None:
     """Blocks of 16: of 100 common tokens 96; of a prompt that is all prefix the last block is computed."""
-    assert list(hits([Sent(1, 100, 120), Sent(1, 100, 120)])) == [0, 96]
-    assert list(hits([Sent(1, 96, 96), Sent(1, 96, 96), Sent(1, 96, 97)])) == [0, 80, 96]
-    assert list(hits([Sent(None, 0, 120), Sent(None, 0, 120)])) == [0, 0]
+    assert list(simulate_cache_hits([CacheRequest(1, 100, 120), CacheRequest(1, 100, 120)])) == [0, 96]
+    assert list(simulate_cache_hits([CacheRequest(1, 96, 96), CacheRequest(1, 96, 96), CacheRequest(1, 96, 97)])) == [
+        0,
+        80,
+        96,
+    ]
+    assert list(simulate_cache_hits([CacheRequest(None, 0, 120), CacheRequest(None, 0, 120)])) == [0, 0]
 
 
 def test_the_head_of_the_chat_template_is_found_by_everybody() -> None:
     """25 tokens of it are a block of 16."""
-    assert list(hits([Sent(None, 0, 120), Sent(1, 100, 120), Sent(2, 100, 120)], head=25)) == [0, 16, 16]
+    assert list(
+        simulate_cache_hits([CacheRequest(None, 0, 120), CacheRequest(1, 100, 120), CacheRequest(2, 100, 120)], head=25)
+    ) == [0, 16, 16]
 
 
 def test_a_working_set_of_twice_the_cache_in_turn_is_never_found_and_one_that_fits_always() -> None:
     """Ten prefixes of 96 tokens, each prompt 16 of its own. What came between two uses of one: ten prompts of 112."""
-    assert list(hits(cyclic(10, 3), capacity=480)) == [0] * 30
-    assert list(hits(cyclic(10, 3), capacity=1120)) == [0] * 10 + [96] * 20
+    assert list(simulate_cache_hits(cyclic(10, 3), capacity=480)) == [0] * 30
+    assert list(simulate_cache_hits(cyclic(10, 3), capacity=1120)) == [0] * 10 + [96] * 20
     # a block less, and the last block of each prefix is gone
-    assert list(hits(cyclic(10, 3), capacity=1120 - 16 * 2))[10:] == [80] * 20
+    assert list(simulate_cache_hits(cyclic(10, 3), capacity=1120 - 16 * 2))[10:] == [80] * 20
 
 
 def a_run(rate: float = 80.0, **more: object) -> Run:
@@ -114,37 +120,41 @@ def records(cached: int | None = 96, asked: int = 120) -> list[Record]:
 
 
 def test_asked_implied_and_delivered() -> None:
-    found = prefix_cache(reversed(records()), 0.8, a_run())
+    found = measure_prefix_cache(reversed(records()), 0.8, a_run())
     assert found == PrefixCache(
         asked=0.8, implied=0.8, delivered=0.8, by_metrics=0.8, prefixes=2, working_set=208, block=16, capacity=None
     )
-    assert list(cache_remarks(found)) == []
-    assert line(found).startswith("asked for 80.0% over 2 prefixes of together 208 tokens; implied 80.0%")
+    assert list(make_cache_remarks(found)) == []
+    assert describe_prefix_cache(found).startswith(
+        "asked for 80.0% over 2 prefixes of together 208 tokens; implied 80.0%"
+    )
     # the prompts were made a quarter longer than they came to be: so was the prefix
-    assert prefix_cache(records(asked=150), None, a_run()).implied == 80 / 120  # type: ignore[union-attr]
+    assert measure_prefix_cache(records(asked=150), None, a_run()).implied == 80 / 120  # type: ignore[union-attr]
     # of a stage: the prefixes were primed before it
-    assert prefix_cache(records()[2:], None, a_run()).implied == 0.8  # type: ignore[union-attr]
-    assert prefix_cache(records(), None, Run(name="a", settings=Settings(), started_at=0, profiling_at=0)) is None
+    assert measure_prefix_cache(records()[2:], None, a_run()).implied == 0.8  # type: ignore[union-attr]
+    assert (
+        measure_prefix_cache(records(), None, Run(name="a", settings=Settings(), started_at=0, profiling_at=0)) is None
+    )
 
 
 def test_the_share_by_metrics_is_of_the_phase_alone() -> None:
     """The warmup met an empty cache: 1,000 tokens looked up, none found. In the phase 870 of 1,000 were."""
-    history = History()
+    history = EngineHistory()
     for at, queries, found in ((49.0, 0, 0), (50.0, 1000, 0), (60.0, 2000, 870), (71.0, 3000, 870)):
         history.add(EngineSample(at=at, engine="vLLM", cache_queries=queries, cache_hits=found))
-    assert cached_by_metrics(history, a_run(stopping_at=70.0)) == 0.87
+    assert find_cached_share(history, a_run(stopping_at=70.0)) == 0.87
     assert (
-        cached_by_metrics(history, a_run(profiling_at=55.0, stopping_at=70.0)) is None
+        find_cached_share(history, a_run(profiling_at=55.0, stopping_at=70.0)) is None
     )  # one reading grows by nothing
 
 
 def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -> None:
-    assert cached_input(0.8, 0.787) == "80.0% by usage (answered requests)"
-    assert cached_input(None, 0.787).startswith(
+    assert describe_cached_input(0.8, 0.787) == "80.0% by usage (answered requests)"
+    assert describe_cached_input(None, 0.787).startswith(
         "78.7% by the server's metrics (all requests, readings of the profiling phase)"
     )
-    assert cached_input(None, None) == "unknown"
-    both = line(prefix_cache(records(), 0.787, a_run()))  # type: ignore[arg-type]
+    assert describe_cached_input(None, None) == "unknown"
+    both = describe_prefix_cache(measure_prefix_cache(records(), 0.787, a_run()))  # type: ignore[arg-type]
     assert "delivered 80.0% by usage (answered requests), 78.7% by the server's metrics (all requests" in both
 
 
@@ -163,7 +173,7 @@ def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -
     ],
 )  # fmt: skip
 def test_what_is_more_than_two_points_apart_is_said(run: Run, cached: int | None, says: list[str]) -> None:
-    said = " ".join(cache_remarks(prefix_cache(records(None if cached is None else cached), None, run)))
+    said = " ".join(make_cache_remarks(measure_prefix_cache(records(None if cached is None else cached), None, run)))
     off = cached == 90
     assert all(part in said for part in says)
     assert bool(said) == (bool(says) or off)

@@ -15,12 +15,12 @@ from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import TIME_UP
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.comparison import cells_of, compared, console
-from locust_llm.report.document.headline import headline
-from locust_llm.report.document.paired import cells_of as cells_of_arms
-from locust_llm.report.document.paired import verdict_of
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.comparison import compare_folders, format_line_cells, render_comparison_console
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.document.paired import describe_paired_verdict
+from locust_llm.report.document.paired import format_paired_cells as cells_of_arms
 
 FEW = 8
 MANY = 120
@@ -56,13 +56,13 @@ def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
     folders = [tmp_path / "base", tmp_path / "here"]
     for number, folder in enumerate(folders):
         reported(random_run(seed + number * (seed % 3)), folder)
-    found = compared(folders)
+    found = compare_folders(folders)
     (pair,) = found.runs
     rates = ("requests_per_s", "output_tokens_per_s", "attainment", "goodput")
     wrong = [
         one
         for line in pair.lines
-        for one in wrong_in((line.label, *cells_of(line)), less_is_better=line.metric not in rates)
+        for one in wrong_in((line.label, *format_line_cells(line)), less_is_better=line.metric not in rates)
     ]
     assert wrong == []
     if pair.other_work:
@@ -70,7 +70,7 @@ def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
     if seed % 3 == 0:  # the same run twice
         assert pair.other_work == ""
         assert not any(line.word.endswith(("better", "worse")) for line in pair.lines)
-    assert ("Not compared" in console(found)) == bool(pair.other_work)
+    assert ("Not compared" in render_comparison_console(found)) == bool(pair.other_work)
 
 
 def two_arms(seed: int) -> tuple[Run, list[Record]]:
@@ -102,7 +102,7 @@ def two_arms(seed: int) -> tuple[Run, list[Record]]:
 @pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))])
 def test_statements_of_two_random_arms(seed: int) -> None:
     run, records = two_arms(seed)
-    summary = summarise(collect(records), run)
+    summary = summarise_run(collect_columns(records), run)
     assert summary.paired is not None
     figures = {(one.metric, one.stat): one for one in summary.paired.figures}
     rates = ("requests_per_s", "output_tokens_per_s", "attainment", "goodput")
@@ -112,7 +112,7 @@ def test_statements_of_two_random_arms(seed: int) -> None:
         for one in wrong_in(cells_of_arms(figure), less_is_better=figure.metric not in rates)
     ]
     assert wrong == []
-    said = headline(summary, run)
+    said = make_headline(summary, run)
     called = re.findall(r"is [\d.,]+\S* (?:better|worse) than base", said)
     if "No difference between base and candidate" in said:
         assert not called
@@ -121,7 +121,7 @@ def test_statements_of_two_random_arms(seed: int) -> None:
         assert rule is not None
         assert (rule.metric, rule.stat) in figures  # what a rule compares is compared
     assert ("longest_stall", "p95") in figures
-    assert verdict_of(summary.paired)
+    assert describe_paired_verdict(summary.paired)
 
 
 def test_a_wrong_row_is_found() -> None:

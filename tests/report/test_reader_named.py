@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.report.document.document import _readers
 
 
@@ -14,6 +14,8 @@ from locust_llm.report.document.document import _readers
     [([], ""), ([None], ""), (["native"], ", reader: native"), (["python", "native"], ", reader: native and python")],
 )
 def test_what_read_the_answers(kinds: list[str | None], says: str) -> None:
-    health = [Health(worker=str(n), cpu_share=0.1, loop_lag_p99_ms=1.0, reader=kind) for n, kind in enumerate(kinds)]
+    health = [
+        ProcessHealth(worker=str(n), cpu_share=0.1, loop_lag_p99_ms=1.0, reader=kind) for n, kind in enumerate(kinds)
+    ]
     run: Any = SimpleNamespace(health=health)
     assert _readers(run) == says

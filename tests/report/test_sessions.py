@@ -6,7 +6,7 @@ import pytest
 from support.records import answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.sessions import TurnGroup, sessions
+from locust_llm.report.sessions import TurnGroup, summarise_sessions
 
 
 def turn(number: int, sent: float, closed: float, ttft_ms: float = 100, session: str = "s", **fields: Any) -> Record:
@@ -25,7 +25,7 @@ DIAMOND = [
 
 
 def test_a_diamond() -> None:
-    found = sessions(DIAMOND, "profiling")
+    found = summarise_sessions(DIAMOND, "profiling")
     assert found is not None
     assert (found.sessions, found.complete, found.turns, found.turns_mean) == (1, 1, 4, 4.0)
     assert (found.depth, found.width, found.unsent) == (3, 2, 0)
@@ -48,14 +48,14 @@ def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
         turn(0, 0.0, 1.0, session="alone"),
         turn(0, 0.0, 9.0, session="warm", phase="warmup", turns=2),
     ]
-    found = sessions(records, "profiling")
+    found = summarise_sessions(records, "profiling")
     assert found is not None
     assert (found.sessions, found.complete, found.turns, found.unsent, found.depth) == (3, 1, 15, 2, 12)
     assert found.latency_s == (11.5, 11.5, 11.5)
     assert found.model_share == pytest.approx(6 / 11.5)
     assert (found.tool_s, found.by_turn, found.width, found.example) == (None, (), 1, "line")
     assert [(g.first, g.last, g.turns) for g in found.by_depth][-2:] == [(9, 9, 1), (10, 12, 3)]
-    assert sessions([turn(0, 0.0, 1.0)], "profiling") is None
+    assert summarise_sessions([turn(0, 0.0, 1.0)], "profiling") is None
     led = [turn(n, n, n + 0.5, session=name) for name in ("first", "second") for n in range(2)]
-    assert (found := sessions(led, "profiling")) is not None
+    assert (found := summarise_sessions(led, "profiling")) is not None
     assert (found.sessions, found.complete, found.example) == (2, 1, "first")  # the second may have had more

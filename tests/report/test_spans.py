@@ -9,17 +9,17 @@ import pytest
 from support.exports import as_json, export, span
 from support.records import answered, failed
 
-from locust_llm.core.jsonl import line
-from locust_llm.core.spans.ids import trace_id
+from locust_llm.core.jsonl import format_record_line
+from locust_llm.core.spans.ids import make_trace_id
 from locust_llm.core.spans.reported import FILE, read_spans
 from locust_llm.core.storage import RECORDS
-from locust_llm.report.spans import SpansRefused, join_file
+from locust_llm.report.spans import SpansRefused, join_spans_file
 
 RUN = "4bf92f3577b34da6"
 
 
 def of(request_id: str) -> dict[str, Any]:
-    return span(trace_id(RUN, request_id), queue=0.25)
+    return span(make_trace_id(RUN, request_id), queue=0.25)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     records = [answered(id="a"), answered(id="b"), failed(id="c")]
-    (folder / RECORDS).write_bytes(b"\n".join([*map(line, records), b'{"id": "half']))
+    (folder / RECORDS).write_bytes(b"\n".join([*map(format_record_line, records), b'{"id": "half']))
     return folder
 
 
@@ -43,10 +43,10 @@ def test_a_file_of_a_collector_however_it_is_written(folder: Path, tmp_path: Pat
         (b"[" + first + b"]", "1 of 2 requests have a span (1 of other traces)"),
     ):
         (file := tmp_path / "spans").write_bytes(data)
-        assert str(join_file(folder, file, RUN)).startswith(said)
+        assert str(join_spans_file(folder, file, RUN)).startswith(said)
         assert {*read_spans(folder).times} == ({"a"} if data.startswith(b"[") else {*"abc"})
     own = folder / FILE
-    assert str(join_file(folder, own, RUN)) == "1 of 2 requests have a span"
+    assert str(join_spans_file(folder, own, RUN)) == "1 of 2 requests have a span"
     assert {*read_spans(folder).times} == {"a"}
 
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_joined_changes_nothing(folder: Path, tmp_path: Path) -> 
     (folder / FILE).write_bytes(b"before")
     others = tmp_path / "others"
     others.write_bytes(as_json(span("0" * 32, queue=1.0)))
-    assert str(join_file(folder, others, RUN)) == "0 of 2 requests have a span (1 of other traces)"
+    assert str(join_spans_file(folder, others, RUN)) == "0 of 2 requests have a span (1 of other traces)"
     (tmp_path / "text").write_bytes(b"no spans\nat all")
     (tmp_path / "cut").write_bytes(gzip.compress(as_json(of("a")))[:-12])
     for name, run, why in (
@@ -65,5 +65,5 @@ def test_what_cannot_be_joined_changes_nothing(folder: Path, tmp_path: Path) -> 
         (".", RUN, "directory"),
     ):
         with pytest.raises(SpansRefused, match=why):
-            join_file(folder, tmp_path / name, run)
+            join_spans_file(folder, tmp_path / name, run)
     assert (folder / FILE).read_bytes() == b"before"

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from support.records import UNIX, a_run, answered
 
-from locust_llm.core.engine_metrics import EngineSample, History
-from locust_llm.core.jsonl import line
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.storage import RECORDS, SERVER_METRICS
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.build import write
-from locust_llm.report.document.remarks import speculation_line
-from locust_llm.report.speculation import Speculation, speculation
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.build import write_reports
+from locust_llm.report.document.remarks import format_speculation
+from locust_llm.report.speculation import Speculation, measure_speculation
 
 
 def sample(at: float, drafts: float, drafted: float, accepted: float, **more: object) -> EngineSample:
@@ -21,16 +21,16 @@ def sample(at: float, drafts: float, drafted: float, accepted: float, **more: ob
     )  # fmt: skip
 
 
-NO_REQUESTS = collect([]).requests
+NO_REQUESTS = collect_columns([]).requests
 BEFORE, DURING, AFTER = sample(-1, 10, 40, 20), sample(50, 110, 440, 260), sample(101, 999, 3999, 3999)
 
 
 def test_the_window_begins_before_the_phase_and_ends_in_it() -> None:
     """100 drafts of 400 tokens, 240 of them accepted: 60 %, 3.4 tokens a step; what came after the stop is in nothing."""
-    history = History()
+    history = EngineHistory()
     for one in (sample(-9, 0, 0, 0), BEFORE, DURING, AFTER):
         history.add(one)
-    assert list(speculation(history, a_run(), NO_REQUESTS)) == [
+    assert list(measure_speculation(history, a_run(), NO_REQUESTS)) == [
         Speculation(engine="vLLM", share=0.6, drafted=400, accepted=240, tokens_per_step=3.4, window_s=51.0)
     ]
 
@@ -40,23 +40,23 @@ def test_what_answers_report_wins_over_the_counters_of_all() -> None:
     drafts = {"draft_steps": 10, "drafted_tokens": 40, "accepted_tokens": 15}
     records = [answered(100, 120, id=f"{i}", **drafts) for i in range(3)]
     records += [answered(100, 120, id="w", phase="warmup", **drafts), answered(100, 120, id="n")]
-    history = History()
+    history = EngineHistory()
     for one in (BEFORE, DURING):
         history.add(one)
-    (found,) = speculation(history, a_run(), collect(records).requests)
+    (found,) = measure_speculation(history, a_run(), collect_columns(records).requests)
     assert (found.drafted, found.accepted, found.share, found.tokens_per_step) == (120, 45, 0.375, 2.5)
-    assert speculation_line(found) == (
+    assert format_speculation(found) == (
         "Speculative decoding (the server): 37.5% of 120 draft tokens were accepted, 2.50 tokens a step with a draft, as 3 "
         "answers reported."
     )
 
 
 def test_a_server_that_has_a_rate_alone_and_one_that_drafts_nothing() -> None:
-    history = History()
+    history = EngineHistory()
     for at, rate in ((1, 0.5), (2, 0.7)):
         history.add(EngineSample(at=UNIX + at, engine="SGLang", source="a:1", acceptance=rate))
         history.add(EngineSample(at=UNIX + at, engine="vLLM", source="b:1", drafted=5.0, accepted=1.0, drafts=1.0))
-    (found,) = speculation(history, a_run(), NO_REQUESTS)
+    (found,) = measure_speculation(history, a_run(), NO_REQUESTS)
     assert (found.engine, found.source, found.share, found.drafted) == ("SGLang", "a:1", pytest.approx(0.6), None)
 
 
@@ -64,9 +64,9 @@ def test_a_server_that_has_a_rate_alone_and_one_that_drafts_nothing() -> None:
 def test_what_is_of_chunks_and_what_of_tokens_is_said(tmp_path: Path, counted: bool) -> None:
     tokens = {"chunk_tokens": ((1, 1), (4, 2))} if counted else {}
     records = [answered(100, 140, 180, id=str(i), output_tokens=9, **tokens) for i in range(4)]
-    (tmp_path / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in records))
+    (tmp_path / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
     (tmp_path / SERVER_METRICS).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in (BEFORE, DURING)))
-    summary = write(tmp_path, a_run())
+    summary = write_reports(tmp_path, a_run())
     rows = {row.tag: row for row in summary.rows}
     assert rows["tokens_per_chunk"].avg == 3.0
     assert rows["inter_token_latency"].avg == 10.0  # 80 ms for eight tokens
@@ -86,7 +86,7 @@ def test_what_is_of_chunks_and_what_of_tokens_is_said(tmp_path: Path, counted: b
 
 
 def test_of_one_token_a_chunk_nothing_is_said(tmp_path: Path) -> None:
-    (tmp_path / RECORDS).write_bytes(line(answered(100, 140, 180, chunk_tokens=((1, 3),))) + b"\n")
-    summary = write(tmp_path, a_run())
+    (tmp_path / RECORDS).write_bytes(format_record_line(answered(100, 140, 180, chunk_tokens=((1, 3),))) + b"\n")
+    summary = write_reports(tmp_path, a_run())
     assert "tokens_per_chunk" not in {row.tag for row in summary.rows}
     assert "per chunk" not in (tmp_path / "summary.md").read_text().replace("Tokens per Chunk", "")

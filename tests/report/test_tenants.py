@@ -13,18 +13,18 @@ from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.core.text import duration
-from locust_llm.report.document.blocks import SCARCE_NOTE, Table, Text
-from locust_llm.report.document.tenants import by_tenant, evenness
-from locust_llm.report.plots.over_time import Stretch
-from locust_llm.report.plots.tenants import service_plots
-from locust_llm.report.tenants import OTHERS, Tenants, covered, jain, tenants
+from locust_llm.core.text import format_duration
+from locust_llm.report.document.blocks import SCARCE_NOTE, TableBlock, TextBlock
+from locust_llm.report.document.tenants import describe_fairness, make_tenant_blocks
+from locust_llm.report.plots.over_time import TimeAxis
+from locust_llm.report.plots.tenants import plot_tenant_service
+from locust_llm.report.tenants import OTHERS, TenantsSummary, jain_index, measure_coverage, measure_tenants
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.simulator.scheduling.waiting import Fair
 
 
@@ -32,8 +32,8 @@ def of(name: str, sent: float, first_ms: float, *later_ms: float, **fields: Any)
     return answered(first_ms, *later_ms, sent_at=sent, tenant=name, **fields)
 
 
-def computed(records: list[Record], high: float = 100.0, **settings: Any) -> Tenants:
-    found = tenants(records, a_run(**settings), UNIX, UNIX + high)
+def computed(records: list[Record], high: float = 100.0, **settings: Any) -> TenantsSummary:
+    found = measure_tenants(records, a_run(**settings), UNIX, UNIX + high)
     assert found is not None
     return found
 
@@ -43,18 +43,18 @@ def computed(records: list[Record], high: float = 100.0, **settings: Any) -> Ten
     [((5, 5, 5, 5), 1.0), ((4, 1), 25 / 34), ((1, 0, 0, 0), 0.25), ((1, 2, 3), 36 / 42), ((0, 0), None), ((), None)],
 )
 def test_jain(values: tuple[float, ...], index: float | None) -> None:
-    assert jain(values) == (None if index is None else pytest.approx(index))
+    assert jain_index(values) == (None if index is None else pytest.approx(index))
 
 
 def test_covered_is_the_union() -> None:
     edges = np.arange(11.0)
     began, ended = np.array([1.5, 1.0, 7.25, 3.0]), np.array([2.0, 2.5, 7.5, 3.0])
-    assert covered(began, ended, edges).tolist() == [0, 1, 0.5, 0, 0, 0, 0, 0.25, 0, 0]
+    assert measure_coverage(began, ended, edges).tolist() == [0, 1, 0.5, 0, 0, 0, 0, 0.25, 0, 0]
     random = Random(3)
     some = [(at, at + random.expovariate(2)) for at in (random.uniform(0, 10) for _ in range(30))]
     fine = np.linspace(0, 10, 100_001)[:-1]
     on = np.any([(fine >= low) & (fine < high) for low, high in some], axis=0)
-    found = covered(np.array([low for low, _ in some]), np.array([high for _, high in some]), edges)
+    found = measure_coverage(np.array([low for low, _ in some]), np.array([high for _, high in some]), edges)
     assert found == pytest.approx(on.reshape(10, -1).mean(axis=1), abs=1e-3)
 
 
@@ -79,7 +79,7 @@ def test_service_by_pencil() -> None:
     at, service = found.service.at_s, found.service.received["a"]
     # 200 input tokens and the first chunks' 2 + 6 at 50 s, then 2 + 10 at 60 s, 2 at 70 s
     assert [service[np.searchsorted(at, t)] for t in (49, 51, 59, 61, 69, 71)] == [0, 208, 208, 220, 220, 222]
-    assert tenants([of("", 0, 1)], a_run(), UNIX, UNIX + 1) is None
+    assert measure_tenants([of("", 0, 1)], a_run(), UNIX, UNIX + 1) is None
 
 
 def test_only_tenants_that_wait_are_compared() -> None:
@@ -102,17 +102,17 @@ def test_only_tenants_that_wait_are_compared() -> None:
     weighted = computed(records, tenant_weight="gold=2,free=1")
     assert weighted.jain == pytest.approx(1)
     assert {row.name: row.weight for row in weighted.rows} == {"gold": 4 / 3, "free": 2 / 3, "c": 1}
-    assert "Jain's index 0.900 of service (1: equal, 0.5: one has all)" in evenness(found)
-    assert "gold 66.7%, free 33.3%" in evenness(found)
+    assert "Jain's index 0.900 of service (1: equal, 0.5: one has all)" in describe_fairness(found)
+    assert "gold 66.7%, free 33.3%" in describe_fairness(found)
 
 
 def test_no_choice_no_index() -> None:
     alone = computed([of("a", 0, 90_000), of("b", 1, 10)])
     assert (alone.jain, alone.gap_of) == (None, None)
-    assert "only a was backlogged" in evenness(alone)
+    assert "only a was backlogged" in describe_fairness(alone)
     apart = computed([of("a", 0, 50_000), of("b", 50, 50_000)])
     assert apart.jain is None
-    assert "never at the same time" in evenness(apart)
+    assert "never at the same time" in describe_fairness(apart)
     many = computed([of(f"t{n}", 0, 10_000) for n in range(103)])
     assert len(many.rows) == 101
     assert OTHERS in {row.name for row in many.rows}
@@ -161,13 +161,13 @@ def test_planted_unfairness_is_read_off(weight: int) -> None:
 def fair(weights: dict[str, float], seconds: float) -> tuple[list[Record], dict[str, float]]:
     """(the records of two closed loops of 30 users before the simulator's scheduler with a fair queue; the true service)."""
     clock, random = VirtualClock(), Random(1)
-    config = Config(max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000)
+    config = SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000)
     scheduler = Scheduler(config, POLICIES["chunked"], waiting=Fair(weights), record=True)
     load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock), keep_tokens=True)
 
-    def requests(tenant: str, most: int) -> Iterator[Request]:
+    def requests(tenant: str, most: int) -> Iterator[VirtualRequest]:
         while True:
-            yield Request(random.randrange(10, most), random.randrange(5, 40), tenant=tenant)
+            yield VirtualRequest(random.randrange(10, most), random.randrange(5, 40), tenant=tenant)
 
     load.closed_loop(30, requests("gold", 100))
     load.closed_loop(30, requests("free", 300))
@@ -194,14 +194,14 @@ def test_the_weights_of_a_fair_queue_are_read_off() -> None:
 
 def test_table_and_plots() -> None:
     found = computed(planted({"gold": 4, "free": 1}, 20.0), 20.0, tenant_weight="gold=4,free=1")
-    _, table, few, index, gap_text, *_ = by_tenant(found)
-    assert isinstance(table, Table)
+    _, table, few, index, gap_text, *_ = make_tenant_blocks(found)
+    assert isinstance(table, TableBlock)
     assert [row[4].endswith("*") for row in table.rows] == [row.requests - row.failed < 20 for row in found.rows]
-    assert few == Text(SCARCE_NOTE)
+    assert few == TextBlock(SCARCE_NOTE)
     assert all(len(row) == len(table.head) for row in table.rows)
     assert "service / weight" in str(index)
     assert "Service gap between gold and free: at most" in str(gap_text)
-    service, gap = service_plots(found, Stretch(UNIX, 0.0, 20.0))
+    service, gap = plot_tenant_service(found, TimeAxis(UNIX, 0.0, 20.0))
     for series in (*service.series, *gap.series):
         assert len(series.x) == len(series.y) == 201
     for series in service.series:
@@ -214,5 +214,5 @@ def test_the_caption_names_the_time_of_tokens_per_s() -> None:
     found = computed([of("a", 0.0, 1000, 2000), of("b", 1.0, 1000, 2000)])
     assert found.under_load_s == pytest.approx(3.0)
     assert sum(row.tokens_per_s or 0.0 for row in found.rows) == pytest.approx((102 + 102) / 3.0)
-    texts = [block.text for block in by_tenant(found) if isinstance(block, Text)]
-    assert any(f"over the {duration(found.under_load_s)} with a request in flight" in text for text in texts)
+    texts = [block.text for block in make_tenant_blocks(found) if isinstance(block, TextBlock)]
+    assert any(f"over the {format_duration(found.under_load_s)} with a request in flight" in text for text in texts)

@@ -7,18 +7,18 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed, twenty
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.blocks import Text
-from locust_llm.report.text import console, markdown, markdown_block
+from locust_llm.core.run import OpenLoopSchedule, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.document.blocks import TextBlock
+from locust_llm.report.text import render_console, render_markdown, render_markdown_block
 
 HOSTILE = "<script>alert(1)</script> | [link](javascript:x) `a` \x1b[31mred\u202e\nsecond line"
 
 
 def shown(*records: Record, run: Run | None = None, **settings: object) -> str:
     run = run or a_run(**settings)
-    return console(summarise(collect(records), run), run, "reports/by-hand")
+    return render_console(summarise_run(collect_columns(records), run), run, "reports/by-hand")
 
 
 def cells(text: str, label: str) -> list[str]:
@@ -70,7 +70,7 @@ def test_conditions_are_what_the_figures_rest_on() -> None:
     ],
 )
 def test_an_open_loop_says_what_it_offered_and_sent(settings: dict[str, object], said: str) -> None:
-    offer = Offer(due=1000, never_started=2, duration_s=100.0, most_users=7)
+    offer = OpenLoopSchedule(due=1000, never_started=2, duration_s=100.0, most_users=7)
     run = replace(a_run(**({"request_rate": 10.0} | settings)), offer=offer)
     text = shown(*[answered(100)] * 998, run=run)
     assert cells(text, "load")[1] == said
@@ -80,7 +80,9 @@ def test_an_open_loop_says_what_it_offered_and_sent(settings: dict[str, object],
 
 
 def test_what_was_not_delivered_stands_above_everything() -> None:
-    run = replace(a_run(request_rate=10.0), offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7))
+    run = replace(
+        a_run(request_rate=10.0), offer=OpenLoopSchedule(due=1000, never_started=5, duration_s=100.0, most_users=7)
+    )
     text = shown(*[answered(100)] * 900, run=run)
     assert text.index("NOT DELIVERED: 90.0%") < text.index("Metrics")
 
@@ -160,7 +162,7 @@ def test_breakdowns_fit_120_columns() -> None:
     ]  # fmt: skip
     run = replace(
         a_run(((0.0, 9999), (5.0, 10_000)), request_rate=10.0, prefill_concurrency=10_000),
-        offer=Offer(due=123_456, never_started=12_345, duration_s=12_345.6, most_users=1000),
+        offer=OpenLoopSchedule(due=123_456, never_started=12_345, duration_s=12_345.6, most_users=1000),
     )
     text = shown(*records, run=run)
     assert all(f"By {by}" in text for by in ("input length", "turn", "name"))
@@ -173,15 +175,15 @@ def test_percentiles_up_to_99_9() -> None:
     assert "*" not in cells(text, "Request Latency (ms)")[2]
 
 
-@pytest.mark.parametrize("render", [console, markdown])
+@pytest.mark.parametrize("render", [render_console, render_markdown])
 def test_nothing_from_outside_gets_through(render: object) -> None:
     run = a_run(model=HOSTILE, host=HOSTILE)
-    summary = summarise(collect([failed("stream_error", error=HOSTILE, name=HOSTILE)]), run)
+    summary = summarise_run(collect_columns([failed("stream_error", error=HOSTILE, name=HOSTILE)]), run)
     text = render(summary, run)  # type: ignore[operator]
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\nsecond line" not in text
-    if render is markdown:
+    if render is render_markdown:
         assert "<script" not in text
         assert not re.search(r"(?<!\\)\]\(", text)
         rows = [line for line in text.splitlines() if "stream\\_error" in line and line.startswith("|")]
@@ -190,11 +192,11 @@ def test_nothing_from_outside_gets_through(render: object) -> None:
 
 def test_markdown_says_the_same() -> None:
     run = a_run()
-    summary = summarise(collect([answered(200, 220), failed()]), run)
-    text = markdown(summary, run)
+    summary = summarise_run(collect_columns([answered(200, 220), failed()]), run)
+    text = render_markdown(summary, run)
     assert text.startswith("# Load test by-hand\n")
     assert re.search(r"\| Time to First Token \(ms\) +\| +200.0 \|", text)
-    plain = console(summary, run)
+    plain = render_console(summary, run)
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
         assert heading.replace("\\", "") in plain
 
@@ -224,7 +226,7 @@ def test_rules_come_first() -> None:
 
 def test_a_rule_with_a_hostile_name_stays_in_its_cell() -> None:
     run = a_run(slo=(f'ttft{{name="{HOSTILE}"}} p50 < 1s',))
-    text = markdown(summarise(collect([answered(1)]), run), run)
+    text = render_markdown(summarise_run(collect_columns([answered(1)]), run), run)
     line = next(line for line in text.splitlines() if line.startswith("| ttft"))
     assert "<script" not in line
     assert line.replace(r"\|", "").count("|") == 6
@@ -243,4 +245,4 @@ def test_a_rule_with_a_hostile_name_stays_in_its_cell() -> None:
     ],
 )
 def test_nothing_in_markdown_is_a_link_or_a_mention(text: str, shown: str) -> None:
-    assert markdown_block(Text(text), first=False) == shown
+    assert render_markdown_block(TextBlock(text), first=False) == shown

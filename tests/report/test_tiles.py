@@ -3,9 +3,9 @@
 import pytest
 from support.records import a_run, answered, mixed
 
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.tiles import tiles
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.tiles import make_tiles
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,7 @@ def test_a_percentile_of_few_requests_has_a_star(count: int, shown: str) -> None
     """TTFT of 1 to ``count`` ms."""
     records = [answered(ms, ms + 10, ms + 30, sent_at=10.0 + i) for i, ms in enumerate(mixed(count))]
     run = a_run()
-    found = {name: (figure, detail) for name, figure, detail in tiles(summarise(collect(records), run), run)}
+    found = {
+        name: (figure, detail) for name, figure, detail in make_tiles(summarise_run(collect_columns(records), run), run)
+    }
     assert found["TTFT, p50"][1] == shown

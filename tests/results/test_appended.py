@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.results import beside
-from locust_llm.results.audit.command import run as audit
+from locust_llm.results.audit.command import run_audit as audit
 from locust_llm.results.formats import known
 from locust_llm.results.formats.contents import decode_documents
 from locust_llm.results.records import known as records
-from locust_llm.results.records.command import run
+from locust_llm.results.records.command import run_import
 from locust_llm.results.records.inference_perf import FILE
 
 DATA = Path(__file__).parents[1] / "data" / "results" / "vllm-bench-0.32.0"
@@ -67,16 +67,16 @@ def test_deep_ones_are_an_error_too() -> None:
 def test_figures_of_each(tmp_path: Path) -> None:
     names = "concurrency-8.json", "rate-6-detailed.json"
     (tmp_path / "all.json").write_bytes(b"\n".join((DATA / name).read_bytes() for name in names))
-    first, second = known.read(tmp_path / "all.json")
+    first, second = known.read_figures(tmp_path / "all.json")
     assert (first.label, second.label) == ("result 1", "result 2")
-    assert [first.ttft, second.ttft] == [known.read(DATA / name)[0].ttft for name in names]
+    assert [first.ttft, second.ttft] == [known.read_figures(DATA / name)[0].ttft for name in names]
 
 
 def test_of_several_loads_one_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = (DATA / "rate-6-detailed.json").read_bytes()
     (tmp_path / "all.json").write_bytes(one + b"\n" + one)
-    assert len(records.read(tmp_path / "all.json")) == 2
-    assert run([str(tmp_path / "all.json"), "--report-dir", str(tmp_path / "r")]) == 5
+    assert len(records.read_imported_runs(tmp_path / "all.json")) == 2
+    assert run_import([str(tmp_path / "all.json"), "--report-dir", str(tmp_path / "r")]) == 5
     assert "it has 2 loads: choose one with --load 1 to --load 2" in capsys.readouterr().err
 
 
@@ -88,11 +88,11 @@ def several(tmp_path: Path, text: str) -> Path:
 def test_each_result_of_a_list_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = ((DATA / name).read_text() for name in ("rate-6-detailed.json", "concurrency-8.json"))
     path = several(tmp_path, f"[{one}, {other}]")
-    assert [load.label for load in known.read(path)] == ["result 1", "result 2"]
-    assert known.read(path)[1].ttft == known.read(DATA / "concurrency-8.json")[0].ttft
+    assert [load.label for load in known.read_figures(path)] == ["result 1", "result 2"]
+    assert known.read_figures(path)[1].ttft == known.read_figures(DATA / "concurrency-8.json")[0].ttft
     path = several(tmp_path, f"[{one}, {one}]")
     assert (
-        run([str(path), "--report-dir", str(tmp_path / "r"), "--load", "2"]) == 6
+        run_import([str(path), "--report-dir", str(tmp_path / "r"), "--load", "2"]) == 6
     )  # as of the file alone, which was shortened
     assert "Imported from all.json" in capsys.readouterr().out
 
@@ -100,7 +100,7 @@ def test_each_result_of_a_list_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_strange_result_is_named(tmp_path: Path) -> None:
     path = several(tmp_path, f"[{(DATA / 'concurrency-8.json').read_text()}, {{}}]")
     with pytest.raises(known.UnknownFormat, match=r"^result 2: no tool that is known here wrote it"):
-        known.read(path)
+        known.read_figures(path)
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -108,12 +108,16 @@ def test_whole_results_before_one_that_is_cut(listed: bool, tmp_path: Path, caps
     one = (DATA / "rate-6-detailed.json").read_text().rstrip()
     path = several(tmp_path, f"[{one},{one[:-40]}" if listed else f"{one}\n{one[:-40]}")
     name = "entry 2" if listed else "result 2"
-    (load,) = known.read(path)
-    assert (load.label, load.cut, load.ttft) == ("result 1", name, known.read(DATA / "rate-6-detailed.json")[0].ttft)
+    (load,) = known.read_figures(path)
+    assert (load.label, load.cut, load.ttft) == (
+        "result 1",
+        name,
+        known.read_figures(DATA / "rate-6-detailed.json")[0].ttft,
+    )
     sentence = f"all.json ends in the middle of {name}, which was not read"
-    assert run([str(path), "--report-dir", str(tmp_path / "r")]) == 6
+    assert run_import([str(path), "--report-dir", str(tmp_path / "r")]) == 6
     assert f"WARNING: {sentence}." in (tmp_path / "r" / "summary.md").read_text()
-    assert beside.table([(path, load)]).notes[0] == f"{sentence}."
+    assert beside.build_result_table([(path, load)]).notes[0] == f"{sentence}."
     capsys.readouterr()
     assert audit([str(path)]) == 6
     assert sentence in capsys.readouterr().err
@@ -123,7 +127,7 @@ def test_a_cut_list_of_requests_counts_one_as_unread(tmp_path: Path) -> None:
     source = DATA.parent / "inference-perf-0.7.0" / "rate-6"
     requests = json.loads((source / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(requests)[:-5])
-    (load,) = records.read(tmp_path)
+    (load,) = records.read_imported_runs(tmp_path)
     assert (len(load.records), load.unread) == (len(requests) - 1, (f"entry {len(requests)}: cut off",))
 
 
@@ -131,4 +135,4 @@ def test_a_result_without_requests_is_named(tmp_path: Path) -> None:
     one = (DATA / "rate-6-detailed.json").read_text()
     path = several(tmp_path, f"{one}\n{(DATA / 'concurrency-8.json').read_text()}")
     with pytest.raises(records.Unusable, match=r"^result 2: it has no list of its requests"):
-        records.read(path)
+        records.read_imported_runs(path)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.results.audit import command
-from locust_llm.results.audit.finding import Finding, Verdict
+from locust_llm.results.audit.finding import AuditOutcome, Finding
 from locust_llm.results.audit.rules import audit
 from locust_llm.results.figures import Distribution, Figures
 from locust_llm.results.formats import known
@@ -32,7 +32,7 @@ HONEST = Figures(
 
 
 def wrong(**changes: object) -> list[Finding]:
-    return [one for one in audit(replace(HONEST, **changes)) if one.verdict is not Verdict.HOLDS]
+    return [one for one in audit(replace(HONEST, **changes)) if one.verdict is not AuditOutcome.HOLDS]
 
 
 def test_an_honest_result_holds() -> None:
@@ -43,7 +43,7 @@ def test_an_honest_result_holds() -> None:
     }  # fmt: skip
 
 
-IMPOSSIBLE, DOUBTFUL = Verdict.IMPOSSIBLE, Verdict.DOUBTFUL
+IMPOSSIBLE, DOUBTFUL = AuditOutcome.IMPOSSIBLE, AuditOutcome.DOUBTFUL
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ IMPOSSIBLE, DOUBTFUL = Verdict.IMPOSSIBLE, Verdict.DOUBTFUL
         ({"ttft": replace(TTFT, min=-1.0)}, "numbers", IMPOSSIBLE, "TTFT min = -1"),
     ],
 )  # fmt: skip
-def test_one_figure_changed(changes: dict[str, object], rule: str, verdict: Verdict, arithmetic: str) -> None:
+def test_one_figure_changed(changes: dict[str, object], rule: str, verdict: AuditOutcome, arithmetic: str) -> None:
     found = wrong(**changes)
     assert any(one.rule == rule and one.verdict is verdict and arithmetic in one.arithmetic for one in found), found
 
@@ -161,11 +161,11 @@ aiperf profile --request-rate 10 --concurrency 100 --prefill-concurrency 10 --be
 
 def test_the_sample_tables_of_a_tutorial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "page.txt").write_text(PAGE)
-    first, second, third = known.read(tmp_path / "page.txt")
+    first, second, third = known.read_figures(tmp_path / "page.txt")
     assert (first.concurrency, first.prefill_concurrency, first.requests, first.duration_s) == (30, 3, 100, 525.0)
     assert first.ttft.percentiles == {99.0: pytest.approx(2.79867), 50.0: pytest.approx(2.31289)}
     assert (second.duration_s, third.rate_per_s, third.requests) == (120, 10, None)
-    assert command.run([str(tmp_path / "page.txt")]) == ExitStatus.RULE_FAILED
+    assert command.run_audit([str(tmp_path / "page.txt")]) == ExitStatus.RULE_FAILED
     said = capsys.readouterr().out
     assert "100 requests in 525 s are 0.1905/s; said: 3.89/s" in said
     for product in ("9.125", "8.089", "12.19"):  # requests/s x TTFT, of 3, 5 and 10 allowed
@@ -182,21 +182,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     }  # fmt: skip
     (tmp_path / "bench.json").write_text(json.dumps(bench))
     path = str(tmp_path / "bench.json")
-    assert command.run([path]) == ExitStatus.OK
+    assert command.run_audit([path]) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         f"{path}, vllm bench: can be true, with doubts (6 of 7 checks hold)",
         "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, and a p99 that another run would repeat takes 5",
     ]
-    assert command.run(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
+    assert command.run_audit(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
     assert "holds       requests/s: 300 requests in 75 s are 4/s; said: 4/s" in capsys.readouterr().out
     (tmp_path / "cut.json").write_text(json.dumps(bench)[:100])
-    assert command.run(["--json", path, str(tmp_path / "cut.json"), str(tmp_path / "none")]) == ExitStatus.INCOMPLETE
+    assert (
+        command.run_audit(["--json", path, str(tmp_path / "cut.json"), str(tmp_path / "none")]) == ExitStatus.INCOMPLETE
+    )
     out, err = capsys.readouterr()
     (one,) = msgspec.json.decode(out)
     assert (one["tool"], one["verdict"]) == ("vllm bench", "doubtful")
     assert "cut.json: it is no JSON" in err
     assert "none: No such file" in err
-    assert command.run([str(tmp_path)]) == ExitStatus.REFUSED
+    assert command.run_audit([str(tmp_path)]) == ExitStatus.REFUSED
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("ms")
@@ -218,5 +220,5 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(document))
     with suppress(known.UnknownFormat):
-        for figures in known.read(path):
+        for figures in known.read_figures(path):
             audit(figures)

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.results.beside import markdown, table, unlike
-from locust_llm.results.compare import compare
+from locust_llm.results.beside import build_result_table, format_results_markdown, unlike
+from locust_llm.results.compare import run_compare
 from locust_llm.results.figures import Distribution, Figures
 
 BASE = Figures(
@@ -38,7 +38,9 @@ def test_what_is_another_load(other: Figures, why: str) -> None:
 
 def test_the_table() -> None:
     alike = replace(BASE, tool="two", ttft=Distribution(avg=0.3, percentiles={99.0: 0.5}), requests_per_s=3.0)
-    said = markdown(table([(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))]))
+    said = format_results_markdown(
+        build_result_table([(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))])
+    )
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("|")]
     found = {row[0]: row[1:] for row in rows}
     assert found["file"] == ["a", "b", "c"]
@@ -55,16 +57,16 @@ def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.Captur
     bench = {"mean_ttft_ms": 500.0, "request_throughput": 4.0, "completed": 100, "duration": 25.0}
     for name, ttft in (("a.json", 500.0), ("b.json", 400.0)):
         (tmp_path / name).write_text(json.dumps({**bench, "mean_ttft_ms": ttft}))
-    assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.OK
+    assert run_compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.OK
     printed = capsys.readouterr().out
     assert "400 (-20.0%)" in printed
     to = [str(tmp_path / name) for name in ("table.md", "figures.json", "page.html")]
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]]) == ExitStatus.OK
+    assert run_compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]]) == ExitStatus.OK
     assert Path(to[0]).read_text() == printed
     assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [0.5, 0.4]
     assert "400 (-20.0%)" in Path(to[2]).read_text()
-    assert compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
+    assert run_compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
     (tmp_path / "b.json").write_text("{")
-    assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
+    assert run_compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
     assert "b.json: it is no JSON" in capsys.readouterr().err

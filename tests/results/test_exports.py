@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import write_run
 from locust_llm.results.exports import command
-from locust_llm.results.exports.measured import Measured, sent_s
+from locust_llm.results.exports.measured import MeasuredRun, sent_s
 from locust_llm.results.exports.vllm_bench import fullest_second, most_at_once
 from locust_llm.results.records import command as imports
 
@@ -30,13 +30,13 @@ tokens."""
 
 def a_folder(folder: Path, *more: Record, **settings: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "profile_export.jsonl").write_bytes(b"".join(line(one) + b"\n" for one in [*THREE, *more]))
+    (folder / "profile_export.jsonl").write_bytes(b"".join(format_record_line(one) + b"\n" for one in [*THREE, *more]))
     write_run(folder, a_run(**settings))
     return folder
 
 
 def exported(folder: Path, name: str, *words: str) -> Any:
-    assert command.run([str(folder), "--format", name, *words]) == 0
+    assert command.run_export([str(folder), "--format", name, *words]) == 0
     return json.loads((folder / command.FILES[name]).read_bytes())
 
 
@@ -64,7 +64,7 @@ def test_vllm_bench(tmp_path: Path) -> None:
 def test_what_vllm_bench_gets_comes_back_by_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = exported(a_folder(tmp_path / "a"), "vllm-bench", "--detailed")
     assert first["ttfts"] == [0.1, 0.0, 0.2, 0.3]  # by their sends
-    assert imports.run([str(tmp_path / "a" / "vllm_bench.json"), "--report-dir", str(tmp_path / "b")]) == 0, (
+    assert imports.run_import([str(tmp_path / "a" / "vllm_bench.json"), "--report-dir", str(tmp_path / "b")]) == 0, (
         capsys.readouterr()
     )
     again = exported(tmp_path / "b", "vllm-bench", "--detailed")
@@ -91,7 +91,7 @@ def test_without_counts_and_gaps_they_are_left_out(tmp_path: Path) -> None:
 def test_a_sweep_is_exported_by_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_folder(tmp_path / "stages" / "1")
     a_folder(tmp_path)
-    assert command.run([str(tmp_path), "--format", "vllm-bench"]) == 5
+    assert command.run_export([str(tmp_path), "--format", "vllm-bench"]) == 5
     assert "it is a sweep" in capsys.readouterr().err
 
 
@@ -104,7 +104,7 @@ def test_seconds_without_a_request_take_no_memory(apart_s: float) -> None:
         answered(100, sent_at=10.25, clock_offset_s=0.0),
     ]
     ok = tuple(sorted([far, *near], key=sent_s))
-    found = Measured(a_run(), ok, (), 0, sent_s(ok[0]), sent_s(ok[-1]))
+    found = MeasuredRun(a_run(), ok, (), 0, sent_s(ok[0]), sent_s(ok[-1]))
     together = apart_s == 0.5
     tracemalloc.start()
     assert (fullest_second(found), most_at_once(found)) == ((6.0, 3) if together else (4.0, 2))
@@ -130,7 +130,7 @@ def test_benchmark_report(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert command.run([str(a_folder(tmp_path)), "--format", "parquet"]) == 0
+    assert command.run_export([str(a_folder(tmp_path)), "--format", "parquet"]) == 0
     table = parquet.read_table(tmp_path / "records.parquet")
     assert table.num_rows == 6
     rows = {row["id"]: row for row in table.to_pylist()}
@@ -143,13 +143,13 @@ def test_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "why"), [(["--set", "x"], "KEY=VALUE"), (["--out", "/nowhere/x"], "No such file")])
 def test_refused(tmp_path: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run([str(a_folder(tmp_path)), "--format", "vllm-bench", *words]) == 5
+    assert command.run_export([str(a_folder(tmp_path)), "--format", "vllm-bench", *words]) == 5
     assert why in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run([str(tmp_path), "--format", "vllm-bench"]) == 5
+    assert command.run_export([str(tmp_path), "--format", "vllm-bench"]) == 5
     (tmp_path / "profile_export.jsonl").write_bytes(b"")
     write_run(tmp_path, a_run())
-    assert command.run([str(tmp_path), "--format", "parquet"]) == 5
+    assert command.run_export([str(tmp_path), "--format", "parquet"]) == 5
     assert capsys.readouterr().err.count("locust-llm: error: ") == 2

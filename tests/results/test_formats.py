@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from locust_llm.results.audit.finding import Verdict
+from locust_llm.results.audit.finding import AuditOutcome
 from locust_llm.results.audit.rules import audit
 from locust_llm.results.figures import Figures
 from locust_llm.results.formats import known
@@ -14,7 +14,7 @@ DATA: Final = Path(__file__).parents[1] / "data" / "results"
 
 
 def one(name: str) -> Figures:
-    (figures,) = known.read(DATA / name)
+    (figures,) = known.read_figures(DATA / name)
     return figures
 
 
@@ -50,14 +50,14 @@ def test_figures_of_a_file(
     )
     assert [figures.input_tokens.avg, figures.output_tokens.avg] == pytest.approx(tokens, rel=1e-3)
     found = audit(figures)
-    assert not [line for line in found if line.verdict is Verdict.IMPOSSIBLE]
+    assert not [line for line in found if line.verdict is AuditOutcome.IMPOSSIBLE]
     assert len(found) > 15
 
 
 def test_without_the_percentiles_beside_it_evalscopes_summary_is_read_all_the_same(tmp_path: Path) -> None:
     path = DATA / "evalscope-1.14.1" / "rate-6" / "benchmark_summary.json"
     (tmp_path / path.name).write_bytes(path.read_bytes())
-    (figures,) = known.read(tmp_path)
+    (figures,) = known.read_figures(tmp_path)
     assert (figures.ttft.avg, figures.ttft.percentiles) == (pytest.approx(0.03007), {})
 
 
@@ -68,10 +68,10 @@ def test_our_own_verdict_on_the_client_is_read(tmp_path: Path) -> None:
         (tmp_path / "profile_export_aiperf.json").write_text(
             raw.replace('"client_verdict": "OK"', f'"client_verdict": "{verdict}"')
         )
-        (figures,) = known.read(tmp_path)
+        (figures,) = known.read_figures(tmp_path)
         assert figures.client == verdict
         assert [
-            one.rule for one in audit(figures) if one.rule == "client" and one.verdict is not Verdict.HOLDS
+            one.rule for one in audit(figures) if one.rule == "client" and one.verdict is not AuditOutcome.HOLDS
         ] == doubts
 
 
@@ -80,10 +80,10 @@ def test_what_runs_on_a_real_server_came_to_can_be_true() -> None:
     read = 0
     for path in sorted(DATA.rglob("*.json")):
         try:
-            loads = known.read(path)
+            loads = known.read_figures(path)
         except known.UnknownFormat:
             continue
         read += 1
-        wrong = [one for figures in loads for one in audit(figures) if one.verdict is Verdict.IMPOSSIBLE]
+        wrong = [one for figures in loads for one in audit(figures) if one.verdict is AuditOutcome.IMPOSSIBLE]
         assert not wrong, path
     assert read >= 20

@@ -14,11 +14,11 @@ from support.evalscope import a_database
 from support.records import answered
 
 from locust_llm.__main__ import main
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RecordFile, read_run
 from locust_llm.report import build
-from locust_llm.report.comparison import compared
+from locust_llm.report.comparison import compare_folders
 from locust_llm.results.records import command, known
 from locust_llm.results.records.imported import Unusable
 
@@ -131,7 +131,7 @@ def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
     failures = {"vllm bench": ("unnamed", "boom"), "AIPerf": ("unavailable", "busy"), "guidellm": ("unnamed", "boom"),
                 "inference-perf": ("timeout", "TimeoutError"), "evalscope": ("unnamed", "failed")}  # fmt: skip
     for tool, path in files(tmp_path).items():
-        (found,) = known.read(path)
+        (found,) = known.read_imported_runs(path)
         ok = sorted((one for one in found.records if one.outcome == "ok"), key=lambda one: one.sent_at or 0)
         assert found.tool == tool
         assert [one.ttft_s for one in ok] == [0.1, 0.2, 0.3]
@@ -155,7 +155,7 @@ def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
 def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for tool, path in files(tmp_path).items():
         folder = tmp_path / f"run of {tool}"
-        assert command.run([str(path), "--report-dir", str(folder)]) == 0, capsys.readouterr()
+        assert command.run_import([str(path), "--report-dir", str(folder)]) == 0, capsys.readouterr()
         run, made = read_run(folder), json.loads((folder / "profile_export_aiperf.json").read_bytes())
         text = (folder / "summary.md").read_text()
         gaps, due = tool != "guidellm", tool == "guidellm"
@@ -172,10 +172,10 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
         assert "not judged" in text
         assert run.imported.startswith(tool)
         assert json.loads((folder / "run.json").read_bytes())["client"] is None
-    summary, _ = build.remake(folder)  # as locust-llm report does
+    summary, _ = build.remake_reports(folder)  # as locust-llm report does
     assert not summary.unmade
     assert summary.client is None
-    (pair,) = compared([tmp_path / "run of AIPerf", tmp_path / "run of guidellm"]).runs
+    (pair,) = compare_folders([tmp_path / "run of AIPerf", tmp_path / "run of guidellm"]).runs
     assert [warning for warning in pair.warnings if "different" in warning] == [
         "different load tester: AIPerf in the base; guidellm 0.8.1 here."
     ]  # not its prompts, its machine, its version: these are not known
@@ -185,7 +185,7 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
 def test_what_has_no_requests_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = vllm()
     whole = {name: value for name, value in bench.items() if name not in ("ttfts", "itls", "start_times")}
-    ours = line(answered(100, 200))
+    ours = format_record_line(answered(100, 200))
     for content, why in (
         (
             json.dumps(whole),
@@ -200,7 +200,7 @@ def test_what_has_no_requests_is_refused_in_a_sentence(tmp_path: Path, capsys: p
         (json.dumps(guidellm() | {"benchmarks": guidellm()["benchmarks"] * 2}), "choose one with --load 1 to --load 2"),
     ):
         (tmp_path / "x").write_text(content)
-        assert command.run([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")]) == 5
+        assert command.run_import([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")]) == 5
         assert why in capsys.readouterr().err
         assert not (tmp_path / "no").exists()
 
@@ -209,14 +209,14 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(tmp_path: Path, capsys
     lines = [json.dumps(one) for one in aiperf()]
     lines[1] = lines[1].replace("200.0", "NaN")
     (tmp_path / "profile_export.jsonl").write_text("\n".join([*lines[:3], lines[3][:80]]))
-    assert command.run([str(tmp_path), "--report-dir", str(tmp_path / "run")]) == 6
+    assert command.run_import([str(tmp_path), "--report-dir", str(tmp_path / "run")]) == 6
     text = (tmp_path / "run" / "summary.md").read_text()
     assert "2 records not in the file" in text
     assert "2 requests of the file could not be read (line 2: it is no JSON, or cut; line 4" in text
     assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 2
     bench = vllm() | {"ttfts": [0.1, math.nan, 0.3, 0.0], "itls": [[0.1, 0.1], [0.05], [0.1, 9.0], []]}
     (tmp_path / "x.json").write_text(json.dumps(bench))
-    (found,) = known.read(tmp_path / "x.json")
+    (found,) = known.read_imported_runs(tmp_path / "x.json")
     assert found.unread == ("request 2: its TTFT is nan",)
     assert [one.lacks for one in found.records if one.outcome == "ok"] == [
         ("due",),
@@ -250,7 +250,7 @@ def each_said(tool: str) -> list[tuple[float, float, float]]:
 @pytest.mark.parametrize("tool", ["aiperf-0.13.0", "guidellm-0.8.1", "vllm-bench-0.32.0"])
 def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
     file = {"guidellm-0.8.1": "rate-6.json", "vllm-bench-0.32.0": "rate-6-detailed.json"}.get(tool, "rate-6")
-    (found,) = known.read(DATA / tool / file)
+    (found,) = known.read_imported_runs(DATA / tool / file)
     assert not found.unread
     assert found.rate_per_s == 6
     assert found.arrivals == "poisson"
@@ -288,11 +288,11 @@ def test_no_value_anywhere_ends_in_a_traceback(
     path = tmp_path_factory.mktemp("any") / "x.json"
     path.write_bytes(words.encode()[: data.draw(st.none() | st.integers(0, len(words)))])
     try:
-        loads = known.read(path)
+        loads = known.read_imported_runs(path)
     except Unusable:  # a sentence
         return
     for found in loads:
-        run = command.write(found, path, path.parent)
+        run = command.write_imported_run(found, path, path.parent)
         assert msgspec.convert(msgspec.to_builtins(run), type(run)) == run
         read = list(RecordFile(path.parent / "profile_export.jsonl"))
         assert len(read) == len(found.records)

@@ -30,7 +30,7 @@ ROW: Final[Mapping[str, object]] = {
 
 
 def of(path: Path, *rows: Mapping[str, object], without: tuple[str, ...] = ()) -> Imported:
-    (found,) = known.read(a_database(path / FILE, rows, without))
+    (found,) = known.read_imported_runs(a_database(path / FILE, rows, without))
     return found
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
     def why() -> str:
         with pytest.raises(Unusable) as caught:
-            known.read(path)
+            known.read_imported_runs(path)
         return str(caught.value)
 
     path.write_bytes(b"")
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     found = of(tmp_path, ROW, {**ROW, "completed_time": 69.0}, {**ROW, "start_time": "?"})
     assert [*found.unread] == ["request 2: its end is before its start", "request 3: its start time is '?'"]
     with pytest.raises(figures.UnknownFormat, match=r"requests, no figures: take benchmark_summary\.json beside it"):
-        figures.read(path)
+        figures.read_figures(path)
 
 
 SCALARS: Final = (
@@ -135,15 +135,15 @@ def test_no_damage_ends_in_a_traceback(
 
 def used(path: Path) -> None:
     try:
-        (found,) = known.read(path)
+        (found,) = known.read_imported_runs(path)
     except Unusable:  # a sentence
         return
-    command.write(found, path, path.parent)
+    command.write_imported_run(found, path, path.parent)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="there are no results of real tools")
 def test_the_records_of_a_real_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = known.read(REAL)
+    (found,) = known.read_imported_runs(REAL)
     assert not found.unread
     assert (found.model, found.users, found.asked) == ("tiny", 4, 400)
     with closing(sqlite3.connect(f"{(REAL / FILE).as_uri()}?mode=ro", uri=True)) as database:
@@ -156,7 +156,7 @@ def test_the_records_of_a_real_database(tmp_path: Path, capsys: pytest.CaptureFi
         assert one.latency_s is not None
         assert 0 <= latency - one.latency_s < 0.01
         assert one.output_tokens == len(stamps) == 64
-    assert command.run([str(REAL), "--report-dir", str(tmp_path / "run")]) == 6
+    assert command.run_import([str(REAL), "--report-dir", str(tmp_path / "run")]) == 6
     assert "395 records not in the file" in " ".join(capsys.readouterr().out.split())
 
 
@@ -169,7 +169,7 @@ def test_a_view_without_end_is_no_table_of_requests(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"CREATE VIEW result AS {ENDLESS.format(columns)}")
     with pytest.raises(Unusable, match="without a table 'result'"):
-        known.read(path)
+        known.read_imported_runs(path)
 
 
 def test_what_takes_sqlite_too_long_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_a_huge_value_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE result SET inter_token_latencies = zeroblob(200000000)")
     with pytest.raises(Unusable, match=r"SQLite cannot read it .*too big"):
-        known.read(path)
+        known.read_imported_runs(path)
 
 
 def test_gaps_that_would_fill_the_memory_are_not_read(tmp_path: Path) -> None:
@@ -214,4 +214,4 @@ def test_a_file_that_takes_too_long_is_refused_for_that(tmp_path: Path, monkeypa
     path = a_database(tmp_path / FILE, [ROW] * 20_000, ())
     monkeypatch.setattr(database_module, "TIMEOUT_S", 0.0)
     with pytest.raises(Unusable, match=r"SQLite cannot read it \(it takes longer than 60 s\)"):
-        known.read(path)
+        known.read_imported_runs(path)

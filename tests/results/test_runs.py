@@ -11,9 +11,9 @@ from support.evalscope import a_database
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.report.comparison import Comparison, Pair, compared
+from locust_llm.report.comparison import Comparison, RunPair, compare_folders
 from locust_llm.results.records import command
-from locust_llm.results.runs import page
+from locust_llm.results.runs import render_comparison_page
 
 
 def imported(path: Path, slower: float = 1.0, **values: object) -> Path:
@@ -29,7 +29,7 @@ def imported(path: Path, slower: float = 1.0, **values: object) -> Path:
         }  # fmt: skip
 
     a_database(path.with_suffix(".db"), [one(at) for at in range(100)])
-    assert command.run([str(path.with_suffix(".db")), "--report-dir", str(path)]) == ExitStatus.OK
+    assert command.run_import([str(path.with_suffix(".db")), "--report-dir", str(path)]) == ExitStatus.OK
     return path
 
 
@@ -37,7 +37,7 @@ def imported(path: Path, slower: float = 1.0, **values: object) -> Path:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     place = tmp_path_factory.mktemp("runs")
     longer = imported(place / "longer", prompt_tokens=200)
-    return compared([imported(place / "base"), imported(place / "<b>slow", 2.0), longer])
+    return compare_folders([imported(place / "base"), imported(place / "<b>slow", 2.0), longer])
 
 
 def rows(html: str) -> dict[str, list[str]]:
@@ -51,7 +51,7 @@ def rows(html: str) -> dict[str, list[str]]:
 
 def test_each_run_beside_the_first(found: Comparison) -> None:
     """TTFT from 100 to 190 ms: its median lies between 140 and 150, twice as much in the slow one."""
-    html = page(found)
+    html = render_comparison_page(found)
     cells = rows(html)
     base, slow, longer = cells["TTFT p50 (ms)"]
     assert (base, longer) == ("145", "145")
@@ -70,7 +70,7 @@ def test_each_run_beside_the_first(found: Comparison) -> None:
 def test_a_folder_without_figures_is_named(found: Comparison, tmp_path: Path) -> None:
     damaged = imported(tmp_path / "damaged")
     (damaged / "profile_export_aiperf.json").write_text("{")
-    html = page(compared([Path(found.base), damaged]))
+    html = render_comparison_page(compare_folders([Path(found.base), damaged]))
     assert "damaged: not audited: it is no JSON" in unescape(html)
     assert rows(html)["load tester"] == ["evalscope", "-"]
     assert rows(html)["TTFT p50 (ms)"][0] == "145"
@@ -83,9 +83,9 @@ def test_sweeps_have_a_row_for_each_stage(found: Comparison) -> None:
     )
     pair = msgspec.convert(
         {"folder": "b", "warnings": (), "lines": (), "axis": "concurrency", "stages": stages, "alone": ("4 only in b",)},
-        Pair, from_attributes=True,
+        RunPair, from_attributes=True,
     )  # fmt: skip
-    html = page(msgspec.structs.replace(found, runs=(pair,)))
+    html = render_comparison_page(msgspec.structs.replace(found, runs=(pair,)))
     cells = rows(html)
     assert cells["TTFT p50 (ms), concurrency 2"] == ["145", "145"]
     assert cells["TTFT p50 (ms), concurrency 1"][1].endswith("worse")

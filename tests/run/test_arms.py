@@ -9,15 +9,15 @@ from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.core.arms import BASE, CANDIDATE
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
-from locust_llm.run.access.headers import candidate_headers
-from locust_llm.run.arms import arms_of, sides
+from locust_llm.run.access.headers import read_candidate_headers
+from locust_llm.run.arms import list_variants, make_variant_targets
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.options import check
-from locust_llm.run.schedule import schedule
-from locust_llm.run.secrets import secret_names, without_secrets
-from locust_llm.run.survey import of_candidate, survey
+from locust_llm.run.options import check_options
+from locust_llm.run.schedule import schedule_phase
+from locust_llm.run.secrets import list_secret_names, strip_secrets
+from locust_llm.run.survey import make_candidate_settings, survey_servers
 
 SECRET = "s3cret-of-the-candidate"
 
@@ -27,37 +27,42 @@ def options(*words: str) -> Namespace:
 
 
 def test_without_arms_there_is_one_side() -> None:
-    (side,) = sides(Settings(host="http://a"), Discovery(model="m", length_way=("ignore_eos",)), {}).values()
+    (side,) = make_variant_targets(
+        Settings(host="http://a"), Discovery(model="m", length_way=("ignore_eos",)), {}
+    ).values()
     assert (side.name, side.address, side.model, side.length_way) == ("", "http://a", "m", ("ignore_eos",))
 
 
 def test_each_arm_has_its_address_its_model_and_its_headers() -> None:
     s = Settings(host="http://a", candidate="http://b", candidate_set=("header:X=***", "body.k=1"))
     found = Discovery(model="one", candidate=Discovery(model="two", length_way=("min_tokens",), server="new"))
-    both = sides(s, found, {"X": "y"})
+    both = make_variant_targets(s, found, {"X": "y"})
     assert (both[BASE].address, both[BASE].model, both[BASE].headers, both[BASE].body) == ("http://a", "one", {}, {})
     assert (both[CANDIDATE].address, both[CANDIDATE].model, both[CANDIDATE].length_way) == (
         "http://b", "two", ("min_tokens",),
     )  # fmt: skip
     assert (both[CANDIDATE].headers, both[CANDIDATE].body) == ({"X": "y"}, {"k": 1})
-    assert [(arm.name, arm.host, arm.model, arm.server) for arm in arms_of(s, found)] == [
+    assert [(arm.name, arm.host, arm.model, arm.server) for arm in list_variants(s, found)] == [
         (BASE, "http://a", "one", ""), (CANDIDATE, "http://b", "two", "new"),
     ]  # fmt: skip
 
 
 def test_a_candidate_with_a_model_of_its_own_has_no_mix() -> None:
     s = Settings(host="http://a", model_mix="m=1,n=2", candidate_set=("model=new",))
-    assert of_candidate(s).models == ("new",)
-    assert of_candidate(msgspec.structs.replace(s, candidate_set=(), candidate="http://b")).models == ("m", "n")
+    assert make_candidate_settings(s).models == ("new",)
+    assert make_candidate_settings(msgspec.structs.replace(s, candidate_set=(), candidate="http://b")).models == (
+        "m",
+        "n",
+    )
 
 
 def test_a_candidate_that_was_not_asked_gets_no_request() -> None:
     with pytest.raises(ValueError, match="was not asked before the run"):
-        sides(Settings(host="http://a", candidate="http://b"), Discovery(), {})
+        make_variant_targets(Settings(host="http://a", candidate="http://b"), Discovery(), {})
 
 
 def test_both_arms_of_a_self_test_are_the_base() -> None:
-    both = sides(Settings(host="http://a", aa=True), Discovery(model="m"), {})
+    both = make_variant_targets(Settings(host="http://a", aa=True), Discovery(model="m"), {})
     assert both[BASE][1:] == both[CANDIDATE][1:]
 
 
@@ -70,32 +75,32 @@ def test_the_value_of_a_header_stays_in_its_process(monkeypatch: pytest.MonkeyPa
     words = ["--candidate-set", f"header:X-Key={SECRET}", "--candidate-set", "model=new"]
     monkeypatch.setattr("sys.argv", ["/somewhere/locust", *words])
     given = options(*words)
-    s = check(given)
+    s = check_options(given)
     assert (s.candidate_set, s.command) == (
         ("header:X-Key=***", "model=new"), "locust --candidate-set 'header:X-Key=***' --candidate-set model=new",
     )  # fmt: skip
-    assert candidate_headers(given) == {"X-Key": SECRET}
-    assert "--candidate-set header:X-Key" in secret_names(given)
+    assert read_candidate_headers(given) == {"X-Key": SECRET}
+    assert "--candidate-set header:X-Key" in list_secret_names(given)
     spawn = type("Spawn", (), {"type": "spawn", "data": {"parsed_options": vars(given)}, "node_id": "x"})()
-    assert SECRET not in str(without_secrets(spawn).data)  # type: ignore[arg-type]
+    assert SECRET not in str(strip_secrets(spawn).data)  # type: ignore[arg-type]
 
 
 def test_the_environment_has_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCUST_LLM_CANDIDATE_SET", f"header:X-Key={SECRET}\nmodel=new\n")
-    assert check(options()).candidate_set == ("header:X-Key=***", "model=new")
+    assert check_options(options()).candidate_set == ("header:X-Key=***", "model=new")
 
 
 def test_both_are_asked_and_the_candidate_with_its_own_header() -> None:
     with tiny_server() as base, tiny_server() as other:
         given = parse("--host", base.url, "--candidate", other.url, "--candidate-set", "header:X-Key=k")
-        found = survey(check(given), given, here=True)
+        found = survey_servers(check_options(given), given, here=True)
         assert found.candidate is not None
         assert asked_with(base, "x-key") == {None}
         assert asked_with(other, "x-key") == {"k"}
     with tiny_server() as base, tiny_server(started=False) as nobody:
         given = parse("--host", base.url, "--candidate", nobody.url)
-        with pytest.raises(Refused, match="the candidate: cannot reach"):
-            survey(check(given), given, here=True)
+        with pytest.raises(RunRefused, match="the candidate: cannot reach"):
+            survey_servers(check_options(given), given, here=True)
 
 
 def asked_with(server: TinyServer, name: str) -> set[str | None]:
@@ -106,7 +111,7 @@ def test_both_blocks_of_a_pair_have_the_same_arrivals() -> None:
     s = Settings(aa=True, request_rate=5.0, block_duration=10.0, random_seed=3)
 
     def arrivals(number: int) -> list[float]:
-        dues = schedule(s, f"profiling {number}")
+        dues = schedule_phase(s, f"profiling {number}")
         assert dues is not None
         return [due.at_s for due in dues]
 

@@ -16,13 +16,13 @@ from support.tiny_server import Asked, tiny_server
 from locust_llm.core.engine_metrics import EngineSample
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
-from locust_llm.probe.canary import Round
-from locust_llm.run.canary.command import Canary, seconds
-from locust_llm.run.canary.command import command as canary_command
-from locust_llm.run.canary.counters import others_between
-from locust_llm.run.canary.watch import FILE, Plan, Session
+from locust_llm.probe.canary import CanaryRound
+from locust_llm.run.canary.command import Canary, parse_canary_duration
+from locust_llm.run.canary.command import run_canary as canary_command
+from locust_llm.run.canary.counters import found_other_requests
+from locust_llm.run.canary.watch import FILE, CanaryPlan, CanarySession
 
-PLAN = Plan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)
+PLAN = CanaryPlan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)
 
 
 class Clock:
@@ -38,24 +38,24 @@ class Clock:
         self.now_s += seconds
         return self.now_s >= self.ends_s
 
-    def rounds(self, took_s: float, *kinds: str) -> Callable[[], Round]:
+    def rounds(self, took_s: float, *kinds: str) -> Callable[[], CanaryRound]:
         them = itertools.cycle(kinds)
 
-        def ask() -> Round:
+        def ask() -> CanaryRound:
             at, self.now_s, kind = self.now_s, self.now_s + took_s, next(them)
             if kind == "down":
-                return Round(at=at, error="refused: connection refused")
+                return CanaryRound(at=at, error="refused: connection refused")
             stalls, lost_s = (2, 0.5) if kind == "stalls" else (0, 0.0)
-            return Round(
+            return CanaryRound(
                 at=at, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=stalls, lost_s=lost_s
             )
 
         return ask
 
 
-def of(tmp_path: Path, plan: Plan = PLAN) -> tuple[Session, list[str]]:
+def of(tmp_path: Path, plan: CanaryPlan = PLAN) -> tuple[CanarySession, list[str]]:
     said: list[str] = []
-    return Session(plan, tmp_path, said.append), said
+    return CanarySession(plan, tmp_path, said.append), said
 
 
 def test_a_session_in_virtual_time(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     assert "6 rounds, 0 without an answer" in said[-1]
     assert "stalls: 33% of the time (" in said[-1]
     lines = (tmp_path / FILE).read_bytes().splitlines()
-    assert [msgspec.json.decode(line, type=Round) for line in lines] == session.rounds
+    assert [msgspec.json.decode(line, type=CanaryRound) for line in lines] == session.rounds
     registry = CollectorRegistry()
     registry.register(session)
     text = generate_latest(registry).decode()
@@ -106,8 +106,8 @@ def test_how_it_goes_on_and_ends(
         assert "prefill_share" not in generate_latest(registry).decode()  # the last round failed
 
 
-def stalled(others: bool | None, lost_s: float = 0.5) -> Round:
-    return Round(
+def stalled(others: bool | None, lost_s: float = 0.5) -> CanaryRound:
+    return CanaryRound(
         at=100.0, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=int(lost_s > 0), lost_s=lost_s,
         input_tokens=60, others=others,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def stalled(others: bool | None, lost_s: float = 0.5) -> Round:
         ([stalled(None), *[stalled(None, 0.0)] * 3], "stalls: 20% of the time"),
     ],
 )  # fmt: skip
-def test_who_held_the_stream_up(rounds: list[Round], text: str, tmp_path: Path) -> None:
+def test_who_held_the_stream_up(rounds: list[CanaryRound], text: str, tmp_path: Path) -> None:
     session, said = of(tmp_path)
     for one in rounds:
         session.add(one)
@@ -138,8 +138,8 @@ def test_who_held_the_stream_up(rounds: list[Round], text: str, tmp_path: Path) 
 
 def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
     session, said = of(tmp_path)
-    session.add(Round(at=1.0, ttft_s=0.05, gaps=5, watched_s=0.1))
-    session.add(Round(at=2.0, ttft_s=0.05, gaps=63, watched_s=0.1))
+    session.add(CanaryRound(at=1.0, ttft_s=0.05, gaps=5, watched_s=0.1))
+    session.add(CanaryRound(at=2.0, ttft_s=0.05, gaps=63, watched_s=0.1))
     assert said[0].endswith("5 gaps: too few to tell anything\n")
     assert said[1].endswith("63 gaps: most chunks came together: no usual gap\n")
 
@@ -158,8 +158,8 @@ def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
 )
 def test_others_by_the_counters(before: dict[str, float], after: dict[str, float], others: bool | None) -> None:
     samples = [EngineSample(at=0.0, engine="vLLM", **fields) for fields in (before, after)]
-    assert others_between(samples[0], samples[1], 60) is others
-    assert others_between(None, samples[1], 60) is None
+    assert found_other_requests(samples[0], samples[1], 60) is others
+    assert found_other_requests(None, samples[1], 60) is None
 
 
 def test_its_stream_beside_the_counters() -> None:
@@ -237,4 +237,9 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ):
             assert canary_command(words) == ExitStatus.REFUSED
             assert why in capsys.readouterr().err
-    assert (seconds("20s"), seconds("5m"), seconds("2h"), seconds("7")) == (20, 300, 7200, 7)
+    assert (
+        parse_canary_duration("20s"),
+        parse_canary_duration("5m"),
+        parse_canary_duration("2h"),
+        parse_canary_duration("7"),
+    ) == (20, 300, 7200, 7)

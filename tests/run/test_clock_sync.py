@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import answered
 
-from locust_llm.run.clock_sync import DRIFT, Clock, clock_id, offset_s
+from locust_llm.run.clock_sync import DRIFT, SyncedClock, clock_id, measure_clock_offset_s
 
 HALF = 0.5 + DRIFT
 """Of a round trip, and the drift while it lasts."""
 
 
 def test_on_one_machine_nothing_is_left_to_estimate() -> None:
-    clock = Clock()
-    assert (clock.offset_s, clock.error_at(5.0), clock.known) == (offset_s(), inf, False)
+    clock = SyncedClock()
+    assert (clock.offset_s, clock.error_at(5.0), clock.known) == (measure_clock_offset_s(), inf, False)
     clock.same(1234.5)
     clock.measure(1.0, 99.0, 1.0)  # an answer in no time
     record = answered(100)
@@ -25,7 +25,7 @@ def test_on_one_machine_nothing_is_left_to_estimate() -> None:
 
 
 def test_the_offset_is_taken_in_the_middle_of_the_way_there_and_back() -> None:
-    clock = Clock()
+    clock = SyncedClock()
     clock.measure(at=10.0, unix_s=5000.0, now=10.4)
     assert (clock.offset_s, clock.error_at(10.4)) == pytest.approx((5000.0 - 10.2, 0.4 * HALF))
     clock.measure(at=20.0, unix_s=5010.5, now=21.0)  # a worse one
@@ -35,7 +35,7 @@ def test_the_offset_is_taken_in_the_middle_of_the_way_there_and_back() -> None:
 
 
 def test_a_measurement_is_worth_less_as_it_grows_old() -> None:
-    clock = Clock()
+    clock = SyncedClock()
     clock.measure(0.0, 100.001, 0.002)
     clock.measure(1.0, 101.002, 1.004)
     assert clock.error_at(1.004) == pytest.approx(0.002 * HALF + 1.002 * DRIFT)
@@ -45,7 +45,7 @@ def test_a_measurement_is_worth_less_as_it_grows_old() -> None:
 
 
 def test_what_is_stated_covers_the_record_that_is_placed_worst() -> None:
-    clock = Clock()
+    clock = SyncedClock()
     clock.measure(at=100.0, unix_s=5000.0, now=100.02)
     record = answered(100, due_at=99.0, asked_at=100.0, clock_offset_s=0.0)
     assert clock.placed(record, 101.02).clock_offset_s == pytest.approx(4899.99)
@@ -57,7 +57,7 @@ def test_what_is_stated_covers_the_record_that_is_placed_worst() -> None:
 
 
 def test_a_clock_that_stood_still_is_compared_anew_and_the_error_is_said() -> None:
-    clock = Clock()
+    clock = SyncedClock()
     clock.measure(at=10.0, unix_s=5010.0, now=10.002)
     clock.measure(at=11.0, unix_s=5041.5, now=12.0)  # its machine was suspended for half a minute
     assert (clock.offset_s, clock.error_at(12.0)) == pytest.approx((5030.0, 1.0 * HALF))
@@ -71,7 +71,7 @@ def test_a_clock_that_stood_still_is_compared_anew_and_the_error_is_said() -> No
 )
 def test_the_truth_lies_within_the_error(offset: float, drift: float, words: list[tuple[float, float, float]]) -> None:
     """Each word takes its time there, and its answer back, and this clock drifts all the while."""
-    clock, now = Clock(), 0.0
+    clock, now = SyncedClock(), 0.0
 
     def true_offset(at: float) -> float:
         return offset + drift * at

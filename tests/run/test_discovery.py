@@ -12,11 +12,11 @@ import pytest
 from support.tiny_server import MODELS, TinyServer, tiny_server
 
 from locust_llm.client.fetch import PROBE_HEADER
-from locust_llm.core.run import Probe
+from locust_llm.core.run import CalibrationRequest
 from locust_llm.core.settings import Settings
-from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.prompts import PromptLengthModel, Prompts
 from locust_llm.run import discovery as module
-from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
+from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover_server
 
 CHAT = "/v1/chat/completions"
 NO_LIST = "the server has no list of models (HTTP {} for /v1/models): --model was not checked"
@@ -29,10 +29,10 @@ def server() -> Iterator[TinyServer]:
 
 
 def ask(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> Discovery:
-    return discover(Settings(host=server.url, **{"probe": False, **settings}), headers or {})
+    return discover_server(Settings(host=server.url, **{"probe": False, **settings}), headers or {})
 
 
-def of_prompts(found: Discovery) -> tuple[Probe, ...]:
+def of_prompts(found: Discovery) -> tuple[CalibrationRequest, ...]:
     """Those probes that are about the length of prompts."""
     return tuple(probe for probe in found.probes if not probe.kind.startswith("length"))
 
@@ -151,7 +151,7 @@ class Time:
 
 def wait_for(server: TinyServer, time: Time, seconds: float) -> Discovery:
     settings = Settings(host=server.url, model="tiny", probe=False, wait_for_model_timeout_s=seconds)
-    return discover(settings, {}, clock=time.clock, sleep=time.sleep)
+    return discover_server(settings, {}, clock=time.clock, sleep=time.sleep)
 
 
 def test_it_waits_for_a_server_that_is_not_up_yet() -> None:
@@ -186,7 +186,7 @@ def test_a_tls_server_that_is_none(server: TinyServer) -> None:
     with pytest.raises(
         DiscoveryFailed, match=r"^TLS with https://127.0.0.1:\d+ failed: it speaks plain HTTP: use http://"
     ) as failed:
-        discover(Settings(host=server.url.replace("http:", "https:")), {})
+        discover_server(Settings(host=server.url.replace("http:", "https:")), {})
     assert "object at 0x" not in str(failed.value)
 
 
@@ -198,11 +198,11 @@ def test_a_certificate_that_nobody_trusts_is_refused_unless_that_was_given_up(ce
         server.socket = context.wrap_socket(server.socket, server_side=True)
         host = server.url.replace("http:", "https:")
         with pytest.raises(DiscoveryFailed, match=r"^TLS with .* failed: .*certificate verify failed"):
-            discover(Settings(host=host, probe=False), {})
-        assert discover(Settings(host=host, probe=False), {}, verify=str(certificate)).notes[1:] == ()
+            discover_server(Settings(host=host, probe=False), {})
+        assert discover_server(Settings(host=host, probe=False), {}, verify=str(certificate)).notes[1:] == ()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            trusting = discover(Settings(host=host, probe=False, insecure=True), {}, verify=str(certificate))
+            trusting = discover_server(Settings(host=host, probe=False, insecure=True), {}, verify=str(certificate))
         assert trusting.notes[-1].startswith("WARNING: the server's TLS certificate was not verified")
     with tiny_server() as plain:
         assert not any("TLS" in note for note in ask(plain, insecure=True).notes)
@@ -221,7 +221,7 @@ def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
 @pytest.mark.parametrize("host", ["ftp://localhost", "http://localhost:99999", "http://", "http://a b"])
 def test_what_is_no_url(host: str) -> None:
     with pytest.raises(DiscoveryFailed, match=f"^--host '{host}' is no URL: "):
-        discover(Settings(host=host), {})
+        discover_server(Settings(host=host), {})
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
     assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * (2 + 16), *outputs]
     assert server.asked[1].body["model"] == "tiny"
     assert of_prompts(found) == (
-        *[Probe(kind="tokenize", words=1, tokens=22)] * 8,
-        *[Probe(kind="tokenize", words=1_000, tokens=1_520)] * 8,
+        *[CalibrationRequest(kind="tokenize", words=1, tokens=22)] * 8,
+        *[CalibrationRequest(kind="tokenize", words=1_000, tokens=1_520)] * 8,
     )
     assert found.lengths.measured
     assert found.lengths.tokens_a_word == pytest.approx(1_498 / 999)
@@ -273,14 +273,14 @@ def test_probes_of_a_plain_completion_have_prompts_and_no_messages(server: TinyS
 def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> None:
     server.count = None
     found = ask(server, probe=True, model="tiny")
-    assert (found.lengths, of_prompts(found)) == (Lengths(), ())
+    assert (found.lengths, of_prompts(found)) == (PromptLengthModel(), ())
     assert found.notes == ("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates",)
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
     server.count = lambda text: 7
     found = ask(server, probe=True, model="tiny")
-    assert (found.lengths, len(of_prompts(found))) == (Lengths(), 11)
+    assert (found.lengths, len(of_prompts(found))) == (PromptLengthModel(), 11)
     assert found.notes[0].startswith(
         "WARNING: prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
     )
@@ -303,7 +303,7 @@ def test_a_server_that_refuses_the_first_request_would_refuse_all(server: TinySe
 
 
 def test_without_probes_only_the_models_are_asked_for(server: TinyServer) -> None:
-    assert ask(server, probe=False).lengths == Lengths()
+    assert ask(server, probe=False).lengths == PromptLengthModel()
     assert server.paths() == ["/v1/models"]
 
 
@@ -317,7 +317,7 @@ def test_probes_have_the_tools_of_the_run(server: TinyServer, tmp_path: Path) ->
 def test_without_the_package_a_run_notes_that_nothing_is_held_against_a_schema(
     server: TinyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "available", lambda: False)
+    monkeypatch.setattr(module, "has_jsonschema", lambda: False)
     wants = {"extra_inputs": '{"response_format": {"type": "json_object"}}'}
     (note,) = ask(server, model="tiny", **wants).notes
     assert note.endswith("the package jsonschema is not there: pip install 'locust-llm[schema]'")

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.hostile_server import ENDLESS, WRONG, Hostile, answer, hostile
 
-from locust_llm.client.fetch import Answer
-from locust_llm.core.engine_metrics import EngineSample, diagnosis, read, summarised
+from locust_llm.client.fetch import FetchedResponse
+from locust_llm.core.engine_metrics import EngineSample, diagnose_server, read_engine_samples, summarise_engine_samples
 from locust_llm.core.foreign_text import Secrets
 from locust_llm.core.settings import Settings
 from locust_llm.run import discovery as module
 from locust_llm.run import probe_requests, tokenizer_calibration
 from locust_llm.run.control import metrics_poller as meter_module
 from locust_llm.run.control.metrics_poller import MetricsPoller
-from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
-from locust_llm.run.identity import template_head
+from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover_server
+from locust_llm.run.identity import count_template_head_tokens
 from locust_llm.run.probe_requests import ProbeRequests
-from locust_llm.run.refusals import context_of
+from locust_llm.run.refusals import read_context_length
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
 MODES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in ENDLESS]
@@ -59,7 +59,7 @@ def ask(server: Hostile, **more: Any) -> tuple[Discovery | None, str]:
     """(what was found, or the line that says why not)."""
     began = time.monotonic()
     try:
-        found, said = discover(Settings(host=server.url, **more), {"Authorization": f"Bearer {KEY}"}), ""
+        found, said = discover_server(Settings(host=server.url, **more), {"Authorization": f"Bearer {KEY}"}), ""
     except DiscoveryFailed as error:
         found, said = None, str(error)
     assert time.monotonic() - began < 4
@@ -112,7 +112,7 @@ def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixtu
     now = iter(range(100))
     caplog.set_level("INFO")
     with pytest.raises(DiscoveryFailed):
-        discover(
+        discover_server(
             Settings(host="http://127.0.0.1:1", wait_for_model_timeout_s=5.0), {}, clock=lambda: float(next(now)),
             sleep=lambda seconds: None,
         )  # fmt: skip
@@ -214,7 +214,7 @@ BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dic
     st.none() | st.just("m"),
 )
 def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model: str | None) -> None:
-    answered, settings = Answer(status, "", body), Settings(host="http://server", model=model)
+    answered, settings = FetchedResponse(status, "", body), Settings(host="http://server", model=model)
     ask: Any = lambda *words, **more: answered  # noqa: E731
     with suppress(DiscoveryFailed):
         chosen, _ = module._choose(settings, answered, SECRETS)
@@ -224,14 +224,14 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
         probes = ProbeRequests(ask, settings, "m", key=False)
         for tokens in (counted, module._count_by_chat(probes, "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
-        found = tokenizer_calibration.calibrate(ask, settings, "m", None, lambda text: None)
+        found = tokenizer_calibration.calibrate_tokenizer(ask, settings, "m", None, lambda text: None)
         assert found.lengths.tokens_a_word > 0
-    head = template_head(ask, settings, "m")
+    head = count_template_head_tokens(ask, settings, "m")
     assert head is None or head > 0  # the same answer twice
     with suppress(DiscoveryFailed):
         found = module._keep_length(ProbeRequests(ask, settings, "m", key=False), Discovery(model="m"))
         assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
-    context = context_of(body, "m", lambda: None)
+    context = read_context_length(body, "m", lambda: None)
     assert context is None or (type(context.tokens) is int and 0 < context.tokens < 1 << 53)
 
 
@@ -284,7 +284,7 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
 def test_four_megabytes_of_a_line_are_read_in_a_moment(line: str) -> None:
     for page in (line * ((4 << 20) // len(line)), (line + "\n") * ((4 << 20) // len(line))):
         began = time.monotonic()
-        read([page], 0.0)
+        read_engine_samples([page], 0.0)
         assert time.monotonic() - began < 1
 
 
@@ -304,10 +304,10 @@ TEXTS = ("at", "engine", "source", "gpu", "failure")
 @examples(200)
 @given(st.lists(st.lists(LINES, max_size=8).map("".join), max_size=4))
 def test_no_page_of_figures_raises_and_what_is_said_of_it_is_short(pages: list[str]) -> None:
-    samples = [sample for at, page in enumerate(pages) for sample in read([page], float(at))]
+    samples = [sample for at, page in enumerate(pages) for sample in read_engine_samples([page], float(at))]
     for sample in samples:
         values = [getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in TEXTS]
         assert all(value is None or 0 <= value < 1e17 for value in values)
-    for sentence in diagnosis(summarised(samples), 3):
+    for sentence in diagnose_server(summarise_engine_samples(samples), 3):
         assert sentence.isprintable()
         assert len(sentence) < 500

@@ -19,7 +19,7 @@ import zmq.green as zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.run import frames
-from locust_llm.run.frames import MAX_LINES, TO_MASTER, TO_WORKER, check_frames, mistake_in
+from locust_llm.run.frames import MAX_LINES, TO_MASTER, TO_WORKER, check_frames, find_frame_mistake
 from locust_llm.run.protocol import TO_CONTROL, TO_SENDER
 
 check_frames()
@@ -59,13 +59,13 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("kind", GOOD_TO_MASTER)
 def test_what_workers_send_is_handled(kind: str) -> None:
     assert GOOD_TO_MASTER.keys() == TO_MASTER.keys()
-    assert mistake_in(Message(kind, GOOD_TO_MASTER[kind], "w"), TO_MASTER, "w") == ""
+    assert find_frame_mistake(Message(kind, GOOD_TO_MASTER[kind], "w"), TO_MASTER, "w") == ""
 
 
 @pytest.mark.parametrize("kind", GOOD_TO_WORKER)
 def test_what_masters_send_is_handled(kind: str) -> None:
     assert GOOD_TO_WORKER.keys() == TO_WORKER.keys()
-    assert mistake_in(Message(kind, GOOD_TO_WORKER[kind], "w"), TO_WORKER) == ""
+    assert find_frame_mistake(Message(kind, GOOD_TO_WORKER[kind], "w"), TO_WORKER) == ""
 
 
 @pytest.mark.parametrize(("kind", "data", "says"), [
@@ -74,13 +74,13 @@ def test_what_masters_send_is_handled(kind: str) -> None:
     ("spawning_complete", {}, "user_classes_count"), ("exception", "boom", "exception"),
 ])  # fmt: skip
 def test_what_has_other_data_is_not(kind: str, data: Any, says: str) -> None:
-    assert says in mistake_in(Message(kind, data, "w"), TO_MASTER, "w")
+    assert says in find_frame_mistake(Message(kind, data, "w"), TO_MASTER, "w")
 
 
 def test_who_names_another_worker_or_itself_a_path_is_not_heard() -> None:
-    assert "another worker" in mistake_in(Message("quit", None, "a"), TO_MASTER, "b")
+    assert "another worker" in find_frame_mistake(Message("quit", None, "a"), TO_MASTER, "b")
     for name in ("\x1b[2J", "a\nb", "", "x" * 300):
-        assert "none of Locust's" in mistake_in(Message("quit", None, name), TO_MASTER, name)
+        assert "none of Locust's" in find_frame_mistake(Message("quit", None, name), TO_MASTER, name)
 
 
 class Peer:

@@ -13,7 +13,7 @@ from support.leases import LeasedGate, turn
 
 from locust_llm.client.gate import Slot
 from locust_llm.run.gate_messages import GateStatus, Share
-from locust_llm.run.gate_shares import LEASE_S, Lease, Shares
+from locust_llm.run.gate_shares import LEASE_S, GateLease, GateShares
 
 
 def test_nobody_is_admitted_without_a_lease() -> None:
@@ -162,7 +162,7 @@ class Load:
         self.used, self.used_s, self.since = 0, 0.0, 0.0
         self.waits_s: list[float] = []
         self.messages = 0
-        self.shares = Shares(self._tell, gated=True)
+        self.shares = GateShares(self._tell, gated=True)
         self.seats = {f"w{number}": Seat(self, f"w{number}", count) for number, count in enumerate(users)}
         for name in self.seats:
             self.shares.join(name, 0.0)
@@ -211,7 +211,7 @@ class Seat:
     def __init__(self, load: Load, name: str, users: int) -> None:
         self.load, self.name = load, name
         self.due = Event()
-        self.lease = Lease(self.due, clock=lambda: load.now)
+        self.lease = GateLease(self.due, clock=lambda: load.now)
         self.gate = self.lease.gate
         self.users: list[Any] = []
         self.admitted: list[tuple[float, Slot]] = []

@@ -15,7 +15,7 @@ from support.leases import LeasedGate, turn
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
 from locust_llm.run.gate_messages import GateStatus, Share
-from locust_llm.run.gate_shares import LEASE_S, SILENT_S, Shares, apportion
+from locust_llm.run.gate_shares import LEASE_S, SILENT_S, GateShares, apportion
 
 # -- whole numbers -----------------------------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class Control:
         self.now = 100.0
         self.sent: list[tuple[str, Share]] = []
         self.known: dict[str, Share] = {}
-        self.shares = Shares(self._send, gated=limit is not None)
+        self.shares = GateShares(self._send, gated=limit is not None)
         for worker in workers:
             self.shares.join(worker, self.now)
         self.shares.set_limit(limit)
@@ -209,7 +209,7 @@ def test_without_a_limit_there_is_no_gate() -> None:
 
 def test_nothing_is_admitted_before_the_limit_is_known() -> None:
     control = Control(5)
-    early = Shares(control._send, gated=True)
+    early = GateShares(control._send, gated=True)
     early.join("a", 100.0)
     assert control.known["a"].share == 0
     early.update("a", GateStatus(0, 7, 0), 100.0)
@@ -301,7 +301,7 @@ class Site:
 
     def __init__(self) -> None:
         self.now, self.joined, self.total = 1000.0, 0, 0
-        self.shares = Shares(self._send, gated=True)
+        self.shares = GateShares(self._send, gated=True)
         self.shares.prefill_s = PREFILL_S
         self.processes: dict[str, Process] = {}
         self.shares.set_limit(3)

@@ -3,7 +3,7 @@
 import pytest
 from support.records import answered
 
-from locust_llm.run.greeting import greeting, refusal
+from locust_llm.run.greeting import explain_worker_refusal, make_hello
 from locust_llm.run.protocol import Hello
 
 OURS = Hello("1.2", "chat.py (0123abcd)")
@@ -14,13 +14,13 @@ class Here:
 
 
 def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
-    said = greeting([Here, Here])
+    said = make_hello([Here, Here])
     assert said.version
     assert said.locustfile.startswith("test_greeting.py (")
-    both = greeting([Here, type(answered(1.0))]).locustfile
+    both = make_hello([Here, type(answered(1.0))]).locustfile
     assert both.startswith("record.py (")
     assert " and test_greeting.py (" in both
-    assert greeting([int]).locustfile == "int"  # without a file
+    assert make_hello([int]).locustfile == "int"  # without a file
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
     ],
 )
 def test_what_does_not_belong_is_named(theirs: Hello, why: str) -> None:
-    assert refusal("gpu7_4f", theirs, OURS) == why
+    assert explain_worker_refusal("gpu7_4f", theirs, OURS) == why
 
 
 @pytest.mark.parametrize("worker", ["/etc/passwd", "../run.json", "..", "a/b", "a\x1b[31m", "", "a" * 201, "a\\b"])
 def test_a_name_that_files_cannot_be_named_after_is_refused(worker: str) -> None:
     """What a lost worker leaves is read in a file of its name, which is removed then."""
-    assert "files are named after workers" in refusal(worker, OURS, OURS)
-    assert refusal("gpu-7.example.com_0123456789abcdef", OURS, OURS) == ""
+    assert "files are named after workers" in explain_worker_refusal(worker, OURS, OURS)
+    assert explain_worker_refusal("gpu-7.example.com_0123456789abcdef", OURS, OURS) == ""

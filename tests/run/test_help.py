@@ -9,7 +9,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
-from locust_llm.core.machine import versions
+from locust_llm.core.machine import format_versions
 from locust_llm.core.options.option import GROUPS
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, SAME, WITHOUT, unknown_options
@@ -149,9 +149,9 @@ def test_names_of_other_programs_are_none_of_ours() -> None:
 
 def test_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitStatus.OK
-    assert capsys.readouterr().out == f"{versions()}\n"
-    assert versions().startswith("locust-llm ")
-    assert "Locust 2." in versions()
+    assert capsys.readouterr().out == f"{format_versions()}\n"
+    assert format_versions().startswith("locust-llm ")
+    assert "Locust 2." in format_versions()
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.run.locust_table import (
-    count_otherwise,
-    in_rows_of,
+    align_errors_to_rows,
+    describe_count_difference,
+    describe_other_requests,
     keep_no_copies_of_rows,
-    of_others,
+    keep_writing_csv,
     three_digits_in_locust,
-    write_csv_to_the_end,
 )
 
 
@@ -58,8 +58,8 @@ def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: 
 
     writer_class = locust.stats.StatsCSVFileWriter
     monkeypatch.setattr(writer_class, "close_files", writer_class.close_files)  # put back afterwards
-    write_csv_to_the_end()
-    write_csv_to_the_end()  # once is enough
+    keep_writing_csv()
+    keep_writing_csv()  # once is enough
     environment = Environment()
     writer = writer_class(environment, [0.5], str(tmp_path / "a"))
     writer.requests_csv(writer.requests_csv_writer)
@@ -84,7 +84,7 @@ def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: 
     ],
 )  # fmt: skip
 def test_what_locust_counts_otherwise(counts: dict[str, int], profiled: int, text: str) -> None:
-    found = count_otherwise(Counter(counts), profiled)
+    found = describe_count_difference(Counter(counts), profiled)
     assert found == (f"Locust's own files (--csv, --html) also count {text}. The report does not." if text else "")
 
 
@@ -95,12 +95,12 @@ def test_what_is_not_ours_is_one_line() -> None:
         stats.get("/v1/chat/completions", row).log(12.0, 0)
     stats.log_request("POST", "/v1/chat/completions", 5000.0, 0)
     ours = {"/v1/chat/completions"}
-    assert of_others(stats, ours) == ""
+    assert describe_other_requests(stats, ours) == ""
     for _ in range(19):
         stats.log_request("POST", "/login", 10.0, 0)
     stats.log_request("POST", "/login", 1000.0, 0)
     stats.log_error("POST", "/login", "no\x1b[31m such user")
-    assert of_others(stats, ours) == (
+    assert describe_other_requests(stats, ours) == (
         "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often POST /login: no\ufffd[31m "
         "such user); --verbose has Locust's tables"
     )
@@ -111,7 +111,7 @@ def test_ours_are_ours_where_all_of_them_failed() -> None:
     stats = RequestStats()
     stats.log_request("POST", "/v1/chat/completions", 1.0, 0)
     stats.log_error("POST", "/v1/chat/completions", "refused")
-    assert of_others(stats, {"/v1/chat/completions"}) == ""
+    assert describe_other_requests(stats, {"/v1/chat/completions"}) == ""
 
 
 def reported(*errors: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_a_kind_is_one_row_whichever_process_saw_it() -> None:
         ("RequestFailed('http_status: no room for 17 tokens')", "ValueError('1')"),
         ("RequestFailed('http_status: no room for 18 tokens')", "ValueError('2')"),
     ):
-        for key, row in in_rows_of(stats, reported(*errors)).items():
+        for key, row in align_errors_to_rows(stats, reported(*errors)).items():
             known = stats.errors.setdefault(key, StatsError.unserialize(row | {"occurrences": 0}))
             known.occurrences += row["occurrences"]
     assert {row.error: row.occurrences for row in stats.errors.values()} == {

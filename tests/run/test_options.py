@@ -13,14 +13,14 @@ from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import plugin
-from locust_llm.core.extra_inputs import extras
-from locust_llm.core.refusal import Refused
+from locust_llm.core.extra_inputs import collect_extra_inputs
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run import options
-from locust_llm.run.access.headers import request_headers
-from locust_llm.run.options import check, keep_locusts_defaults, settings_of
-from locust_llm.run.secrets import secret_names
+from locust_llm.run.access.headers import read_request_headers
+from locust_llm.run.options import build_settings, check_options, keep_locusts_defaults
+from locust_llm.run.secrets import list_secret_names
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
@@ -41,7 +41,7 @@ def server() -> Iterator[TinyServer]:
 
 
 def asked(*words: str) -> Settings:
-    return check(parse(*words))
+    return check_options(parse(*words))
 
 
 # -- what is refused, before anything is asked of anybody ----------------------------------------------------------------
@@ -167,10 +167,10 @@ REFUSED: Final = [
 
 def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> str:
     """The one line that says no; if the parser itself does, on stderr and with status 5."""
-    with pytest.raises((Refused, SystemExit)) as refused:
+    with pytest.raises((RunRefused, SystemExit)) as refused:
         ask()
     out, err = capsys.readouterr()
-    if isinstance(refused.value, Refused):
+    if isinstance(refused.value, RunRefused):
         assert (out, err) == ("", "")
         return str(refused.value)
     assert (refused.value.code, out, err.count("\n")) == (ExitStatus.REFUSED, "", 1)
@@ -195,7 +195,7 @@ def test_embeddings_have_no_stream_and_the_gate_all_the_same(monkeypatch: pytest
     assert (found.streaming, found.endpoint, found.texts, found.generates) == (False, "/v1/embeddings", 8, False)
     assert asked("--endpoint-type", "rerank", "--batch-size-text", "8").texts == 9  # with the query
     monkeypatch.setattr("sys.argv", ["locust", "--streaming"])
-    with pytest.raises(Refused, match="embeddings answers in one piece: leave out --streaming"):
+    with pytest.raises(RunRefused, match="embeddings answers in one piece: leave out --streaming"):
         asked(*words)
 
 
@@ -244,10 +244,10 @@ def test_texts_of_the_web_form_are_numbers() -> None:
     options = parse("-u", "9", headless=False)
     options.prefill_concurrency, options.output_tokens_mean, options.percentiles = "5", "64.5", ""
     options.streaming, options.random_seed, options.probe = "true", " ", "false"
-    assert settings_of(options) == settings(users=9, prefill_concurrency=5, output_tokens_mean=64.5, probe=False)
+    assert build_settings(options) == settings(users=9, prefill_concurrency=5, output_tokens_mean=64.5, probe=False)
     options.prefill_concurrency = "abc"
     with pytest.raises(ValueError, match="abc"):
-        settings_of(options)
+        build_settings(options)
 
 
 @pytest.mark.parametrize("endpoint", ["v2/chat", "/v2/chat"])
@@ -256,8 +256,8 @@ def test_an_endpoint_is_a_path(endpoint: str) -> None:
 
 
 def test_without_our_command_line_there_are_defaults() -> None:
-    assert settings_of(None) == settings_of(Namespace()) == Settings()
-    assert request_headers(None) == {}
+    assert build_settings(None) == build_settings(Namespace()) == Settings()
+    assert read_request_headers(None) == {}
 
 
 def test_flags_have_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,21 +271,21 @@ def test_flags_have_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert request_headers(parse()) == {}
+    assert read_request_headers(parse()) == {}
     monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
-    assert request_headers(parse()) == {"Authorization": "Bearer from-environment"}
+    assert read_request_headers(parse()) == {"Authorization": "Bearer from-environment"}
     (tmp_path / "key").write_text("from-file\n")
-    assert request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
+    assert read_request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
     messages = parse("--api-key-file", "key", "--endpoint-type", "messages")
-    assert request_headers(messages) == {"anthropic-version": "2023-06-01", "x-api-key": "from-file"}
-    assert secret_names(messages) == ("Authorization",)  # the same of a worker that has not got its options yet
+    assert read_request_headers(messages) == {"anthropic-version": "2023-06-01", "x-api-key": "from-file"}
+    assert list_secret_names(messages) == ("Authorization",)  # the same of a worker that has not got its options yet
     words = ["--header", "X-Team:a: b", "--header", "Authorization: Basic abc"]
-    assert request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
+    assert read_request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
 
 
 def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"X-Key: {SECRET}\n\n  X-Team: a\n")
-    assert request_headers(parse("--header", "X-Team: b")) == {"X-Key": SECRET, "X-Team": "b"}
+    assert read_request_headers(parse("--header", "X-Team: b")) == {"X-Key": SECRET, "X-Team": "b"}
     assert asked("--header", "X-Other: c").header_names == ("X-Key", "X-Team", "X-Other")
     assert SECRET not in str(asked())
 
@@ -388,13 +388,13 @@ def test_who_only_looks_is_asked_for_nothing() -> None:
 def test_a_load_shape_says_how_many_users_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no prefill limit is above their number before the run."""
     words = ("--headless", "--host", "localhost:1", "--prefill-concurrency", "3")
-    with pytest.raises(Refused, match="above the 1 users"):
-        check(parse(*words))
+    with pytest.raises(RunRefused, match="above the 1 users"):
+        check_options(parse(*words))
     shape = type("Shape", (), {})
     type("Steps", (shape,), {})
     kept = shape.__subclasses__()
     monkeypatch.setattr(options, "LoadTestShape", shape)
-    assert check(parse(*words)).users is None
+    assert check_options(parse(*words)).users is None
     assert kept == shape.__subclasses__()
 
 
@@ -448,13 +448,13 @@ def test_fields_of_every_request(tmp_path: Path) -> None:
     file = tmp_path / "tools.json"
     file.write_text('[{"name": "f"}]')
     both = Settings(tools=str(file), extra_inputs="temperature:0.5")
-    assert extras(both) == {"temperature": 0.5, "tools": [{"name": "f"}]}
+    assert collect_extra_inputs(both) == {"temperature": 0.5, "tools": [{"name": "f"}]}
     for wrong, why in (
         (replace(both, extra_inputs="tools:[]"), "--tools and tools in --extra-inputs exclude each other"),
         (Settings(extra_inputs='guided_json:{"type":3}'), "--extra-inputs guided_json: is no schema"),
     ):
         with pytest.raises(ValueError, match=why):
-            extras(wrong)
+            collect_extra_inputs(wrong)
 
 
 def test_a_flag_that_may_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.command_line import parse
 from support.tiny_server import tiny_server
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.ports import refuse_taken_ports
 
@@ -44,13 +44,13 @@ def taken() -> Iterator[int]:
     ],
 )
 def test_a_port_that_another_has_is_refused(words: tuple[str, ...], line: str, taken: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RunRefused) as refused:
         refuse_taken_ports(parse(*(word.replace("PORT", str(taken)) for word in words), headless=False))
     assert str(refused.value) == line.replace("PORT", str(taken))
 
 
 def test_what_is_no_port_is_refused_too() -> None:
-    with pytest.raises(Refused, match="--metrics-port takes a port or ADDR:PORT, got 'nine'"):
+    with pytest.raises(RunRefused, match="--metrics-port takes a port or ADDR:PORT, got 'nine'"):
         refuse_taken_ports(parse("--metrics-port", "nine"))
 
 

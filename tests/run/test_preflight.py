@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from support.tiny_server import tiny_server
 
 from locust_llm import LLMUser
-from locust_llm.run.preflight import the_address, written_host
+from locust_llm.run.preflight import choose_run_address, find_locustfile_host
 
 HOME = "http://home:8000"
 KEY = "sk-0123456789abcdef"
@@ -88,17 +88,17 @@ def test_the_key_goes_to_no_other_host_with_plain_requests() -> None:
 def test_the_host_of_the_locustfile_is_that_of_all_its_classes_or_none() -> None:
     every: Any = type("Every", (), {"host": None})
     ours: Any = type("Ours", (every,), {})
-    assert written_host(ours, every) is None
+    assert find_locustfile_host(ours, every) is None
     plain: Any = type("Plain", (every,), {"host": "http://one"})
-    assert written_host(ours, every) is None  # of a server that is not asked for chats
+    assert find_locustfile_host(ours, every) is None  # of a server that is not asked for chats
     first: Any = type("First", (ours,), {"host": "http://one"})
     type("Second", (first,), {})
-    assert written_host(ours, every) == "http://one"
+    assert find_locustfile_host(ours, every) == "http://one"
     plain.host = "http://two"
-    assert written_host(ours, every) is None
+    assert find_locustfile_host(ours, every) is None
     plain.host = None
     type("Third", (ours,), {"host": "http://three"})
-    assert written_host(ours, every) is None
+    assert find_locustfile_host(ours, every) is None
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_the_host_of_the_locustfile_is_that_of_all_its_classes_or_none() -> None
 def test_a_run_begins_at_the_address_that_was_checked(
     now: str | None, checked: str, found: str, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert the_address(now, checked) == found
+    assert choose_run_address(now, checked) == found
     assert len(caplog.records) == lines

@@ -8,9 +8,9 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.run.flags import PROCESSES
-from locust_llm.run.options import add_options, check
+from locust_llm.run.options import add_options, check_options
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_one_for_each_core_but_one(monkeypatch: pytest.MonkeyPatch, count: int, 
     cores(monkeypatch, count)
     options = parse("--processes", "auto")
     assert options.processes == processes  # before Locust forks: it takes a number
-    assert check(options).processes == processes
+    assert check_options(options).processes == processes
 
 
 @pytest.mark.parametrize(("word", "processes"), [("4", 4), ("-1", -1), (" AUTO ", 7), ("", None)])
@@ -46,7 +46,9 @@ def test_locusts_own_numbers_stay(word: str, processes: int | None) -> None:
 
 @pytest.mark.parametrize("word", ["all", "1.5", "auto+1"])
 def test_what_is_neither(word: str) -> None:
-    with pytest.raises(Refused, match=rf"^--processes takes a whole number or auto, got '{word.replace('+', '.')}'$"):
+    with pytest.raises(
+        RunRefused, match=rf"^--processes takes a whole number or auto, got '{word.replace('+', '.')}'$"
+    ):
         fresh().parse(["--processes", word])
 
 

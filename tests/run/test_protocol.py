@@ -9,42 +9,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.run import protocol
 from locust_llm.run.control import messages
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.greeting import greeting
-from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Grant, Hello, Status, pack, to_control, to_sender
+from locust_llm.run.greeting import make_hello
+from locust_llm.run.protocol import (
+    TO_CONTROL,
+    TO_SENDER,
+    Grant,
+    Hello,
+    Status,
+    pack_message,
+    unpack_to_control,
+    unpack_to_worker,
+)
 
 
 def test_a_message_arrives_as_it_was_sent_with_its_epoch() -> None:
-    health = Health(worker="a", stage=0, cpu_share=0.1, loop_lag_p99_ms=1.0)
+    health = ProcessHealth(worker="a", stage=0, cpu_share=0.1, loop_lag_p99_ms=1.0)
     status = Status(
         gate=GateStatus(used=3, waiting=0, number=7), ttfts_s=[0.25], health=health, clock_error_s=float("inf")
     )
-    assert to_control(pack(5, status)) == (5, status, 0)
-    assert to_sender(pack(5, Grant("profiling", 3), 8)) == (5, Grant("profiling", 3), 8)
+    assert unpack_to_control(pack_message(5, status)) == (5, status, 0)
+    assert unpack_to_worker(pack_message(5, Grant("profiling", 3), 8)) == (5, Grant("profiling", 3), 8)
 
 
 def test_each_direction_has_messages_of_its_own() -> None:
     with pytest.raises(ValueError, match="Grant"):
-        to_control(pack(1, Grant("profiling", 3)))
+        unpack_to_control(pack_message(1, Grant("profiling", 3)))
     with pytest.raises(ValueError, match="Hello"):
-        to_sender(pack(1, Hello()))
+        unpack_to_worker(pack_message(1, Hello()))
 
 
 @given(st.binary(max_size=40) | st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))
 def test_damaged_bytes_are_a_value_error(data: Any) -> None:
-    for unpack in (to_control, to_sender):
+    for unpack in (unpack_to_control, unpack_to_worker):
         with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
             unpack(data)
 
 
 def test_a_message_that_was_cut_off_or_is_nested_deep_is_a_value_error() -> None:
-    whole = pack(1, Status(gate=GateStatus(1, 2, 3)))
+    whole = pack_message(1, Status(gate=GateStatus(1, 2, 3)))
     for data in (*(whole[:length] for length in range(len(whole))), b"\x92\x01\x81\xa1x" + b"\x91" * 100_000):
         with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
-            to_control(data)
+            unpack_to_control(data)
 
 
 class Site:
@@ -62,7 +71,7 @@ class Site:
         runner = SimpleNamespace(
             register_message=self.listeners.__setitem__, send_message=lambda *message: self.sent.append(message)
         )
-        self.greeted = messages.receive(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
+        self.greeted = messages.receive_from_workers(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
 
     def begin_worker(self, worker: str) -> None:
         self.called.append(("begin", worker))
@@ -82,10 +91,10 @@ class Site:
 
 def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     site = Site()
-    site.say("a", pack(7, GateStatus(1, 0, 0)))
-    site.say("a", pack(0, greeting([])))
+    site.say("a", pack_message(7, GateStatus(1, 0, 0)))
+    site.say("a", pack_message(0, make_hello([])))
     for epoch in (7, 6):
-        site.say("a", pack(epoch, GateStatus(2, 0, 0)))
+        site.say("a", pack_message(epoch, GateStatus(2, 0, 0)))
     assert site.called == [("begin", "a"), ("a", 2)]
     assert (site.greeted("a"), site.greeted("b"), caplog.messages) == (True, False, [])
 
@@ -93,16 +102,16 @@ def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(caplog: pytes
 def test_a_worker_that_has_not_begun_is_told_so_again() -> None:
     """Its status is of no run, or of the last one."""
     site = Site()
-    site.say("a", pack(0, greeting([])))
-    site.say("a", pack(0, Status(gate=GateStatus(0, 0, -1))))
+    site.say("a", pack_message(0, make_hello([])))
+    site.say("a", pack_message(0, Status(gate=GateStatus(0, 0, -1))))
     assert site.called == [("begin", "a"), ("a has all up to", 0)]
 
 
 def test_who_is_of_another_version_is_refused_and_told_why() -> None:
     site = Site()
-    site.say("a", pack(0, Hello(version="0.0")))
+    site.say("a", pack_message(0, Hello(version="0.0")))
     ((kind, data, worker),) = site.sent
-    _, refused, _ = to_sender(data)
+    _, refused, _ = unpack_to_worker(data)
     assert (kind, worker, site.greeted("a")) == (TO_SENDER, "a", False)
     assert isinstance(refused, protocol.Refused)
     assert refused.reason.startswith("its locust-llm is 0.0, the master's is ")

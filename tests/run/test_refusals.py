@@ -9,16 +9,16 @@ from support.tiny_server import tiny_server
 
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.answer import status_message
-from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
+from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.run.refusals import (
-    Context,
-    advice,
-    context_of,
-    dataset_too_long,
-    no_completion,
-    outgrows,
-    refused,
-    too_long,
+    ContextLength,
+    advise_on_error,
+    explain_missing_completion,
+    explain_outgrown_context,
+    explain_refused_request,
+    explain_too_long_dataset,
+    explain_too_long_prompts,
+    read_context_length,
 )
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -52,7 +52,7 @@ def captured(name: str) -> tuple[int, str]:
     ],
 )
 def test_the_answers_of_real_servers(capture: str, key: bool, begins: str) -> None:
-    found = advice(*captured(capture), Settings(model="nope"), key=key)
+    found = advise_on_error(*captured(capture), Settings(model="nope"), key=key)
     assert found.startswith(begins)
     assert bool(found) == bool(begins)
 
@@ -61,25 +61,26 @@ def test_the_answers_of_real_servers(capture: str, key: bool, begins: str) -> No
     ("status", "message"), [(404, "Not Found"), (404, "File Not Found"), (405, "Method Not Allowed")]
 )
 def test_a_path_that_is_not_there(status: int, message: str) -> None:
-    assert advice(status, message, Settings(model="tiny"), key=False) == NOT_FOUND
+    assert advise_on_error(status, message, Settings(model="tiny"), key=False) == NOT_FOUND
 
 
 def test_an_error_of_a_model_that_is_there_does_not_doubt_it() -> None:
     """LiteLLM names the model in each of its errors."""
     message = "temperature must be positive. LiteLLM: model group 'tiny' failed with the error above."
-    assert advice(400, message, Settings(model="tin"), key=True) == ""
+    assert advise_on_error(400, message, Settings(model="tin"), key=True) == ""
 
 
 def test_a_web_page_is_no_api() -> None:
     page = f"<!DOCTYPE html><html><title>nginx</title>{'x' * 500}</html>"
-    line = refused(404, page, Settings(host="http://h"), key=False)
+    line = explain_refused_request(404, page, Settings(host="http://h"), key=False)
     assert line.endswith("…; that is a web page, and no API: is --host right, with its port?")
     assert len(line) < 250
-    assert no_completion(page.encode()) == page
-    assert no_completion(b'{"error": {"message": "no"}}') == "no"
-    assert [no_completion(body) for body in (b"", b"data: {}\n\n", b'{"choices": []}', b"[]", b'{"error": null}')] == [
-        ""
-    ] * 5
+    assert explain_missing_completion(page.encode()) == page
+    assert explain_missing_completion(b'{"error": {"message": "no"}}') == "no"
+    assert [
+        explain_missing_completion(body)
+        for body in (b"", b"data: {}\n\n", b'{"choices": []}', b"[]", b'{"error": null}')
+    ] == [""] * 5
 
 
 # -- what a run and a check say of it, and that nothing else is asked ----------------------------------------------------
@@ -92,7 +93,7 @@ def failed(
         for name, value in {"tokenize": lambda text: len(text.split()), **(server or {})}.items():
             setattr(made, name, value)
         with pytest.raises(DiscoveryFailed) as failure:
-            discover(Settings(host=made.url + path, **settings), headers or {})
+            discover_server(Settings(host=made.url + path, **settings), headers or {})
         return str(failure.value).replace(made.url, "HOST")
 
 
@@ -135,9 +136,9 @@ def test_a_failure_that_does_not_come_again_is_none() -> None:
         made.tokenize = lambda text: len(text.split())
         statuses = iter([500])
         made.chat = lambda asked: (next(statuses, 200), {"choices": [], "usage": {}})
-        assert discover(Settings(host=made.url, model="tiny"), {}).model == "tiny"
+        assert discover_server(Settings(host=made.url, model="tiny"), {}).model == "tiny"
         made.chat = lambda asked: (503, {"error": "busy"})
-        assert discover(Settings(host=made.url, model="tiny"), {}).length_way == ()
+        assert discover_server(Settings(host=made.url, model="tiny"), {}).length_way == ()
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ LISTED = {"models": (200, {"data": [{"id": "tiny", "aliases": ["small"]}, {"id":
 def taken(model: str | None, **settings: Any) -> Discovery:
     with tiny_server() as made:
         made.models = LISTED["models"]
-        return discover(Settings(host=made.url, model=model, probe=False, **settings), {})
+        return discover_server(Settings(host=made.url, model=model, probe=False, **settings), {})
 
 
 @pytest.mark.parametrize("model", ["tiny", "small", "openai/gpt-x"])
@@ -171,7 +172,7 @@ def test_a_model_that_is_not_listed_is_sent_where_that_was_asked() -> None:
 def test_a_locustfile_that_logs_in_by_itself_can_begin() -> None:
     with tiny_server() as made:
         made.models = (401, {"error": "Unauthorized"})
-        found = discover(Settings(host=made.url, model="tiny", probe=False, model_check=False), {})
+        found = discover_server(Settings(host=made.url, model="tiny", probe=False, model_check=False), {})
     assert found.model == "tiny"
     assert "wants a key" in found.notes[0]
 
@@ -190,22 +191,22 @@ def test_the_context_that_a_server_lists() -> None:
         asked.append(1)
         return {"default_generation_settings": {"n_ctx": 4096}}
 
-    assert context_of(VLLM, "tiny", props) == Context(16384, whole=True)
-    assert context_of(LLAMA, "tiny", props) == Context(8192, whole=False)
+    assert read_context_length(VLLM, "tiny", props) == ContextLength(16384, whole=True)
+    assert read_context_length(LLAMA, "tiny", props) == ContextLength(8192, whole=False)
     assert asked == []
-    assert context_of(OLD_LLAMA, "tiny", props) == Context(4096, whole=False)
-    assert context_of(OLD_LLAMA, "tiny", lambda: None) == Context(16384, whole=False)
+    assert read_context_length(OLD_LLAMA, "tiny", props) == ContextLength(4096, whole=False)
+    assert read_context_length(OLD_LLAMA, "tiny", lambda: None) == ContextLength(16384, whole=False)
     for strange in (
         b"",
         b"[]",
         b'{"data":[{"id":"tiny","max_model_len":true,"meta":[1]}]}',
         VLLM.replace(b"tiny", b"x"),
     ):
-        assert context_of(strange, "tiny", props) is None
+        assert read_context_length(strange, "tiny", props) is None
 
 
 def fits(tokens: int, *, whole: bool = True, **settings: Any) -> list[tuple[bool, str]]:
-    return list(too_long(Settings(**settings), Context(tokens, whole)))
+    return list(explain_too_long_prompts(Settings(**settings), ContextLength(tokens, whole)))
 
 
 def test_prompts_that_do_not_fit_are_refused() -> None:
@@ -256,8 +257,8 @@ def test_a_run_is_refused_by_the_list_alone() -> None:
 def test_a_dataset_is_refused_by_its_mean() -> None:
     found: Any = SimpleNamespace(path="a.jsonl", input_tokens=9000.0)
     line = "a.jsonl: prompts of 9,000 tokens (mean) do not fit into the model's context of 8,192 tokens (/v1/models)"
-    assert [dataset_too_long(found, context) for context in (8192, 9000, None)] == [line, "", ""]
-    assert dataset_too_long(SimpleNamespace(path="a", input_tokens=None), 8192) == ""  # type: ignore[arg-type]
+    assert [explain_too_long_dataset(found, context) for context in (8192, 9000, None)] == [line, "", ""]
+    assert explain_too_long_dataset(SimpleNamespace(path="a", input_tokens=None), 8192) == ""  # type: ignore[arg-type]
     grown = SimpleNamespace(path="a", longest=9000, longest_row=7)
-    assert [outgrows(grown, context) for context in (9000, None)] == ["", ""]  # type: ignore[arg-type]
-    assert outgrows(grown, 8999).startswith("a, line 7: a session grows to 9,000 tokens")  # type: ignore[arg-type]
+    assert [explain_outgrown_context(grown, context) for context in (9000, None)] == ["", ""]  # type: ignore[arg-type]
+    assert explain_outgrown_context(grown, 8999).startswith("a, line 7: a session grows to 9,000 tokens")  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
-from locust_llm.check import NOTE, PROBLEM, check
+from locust_llm.check import NOTE, PROBLEM, check_server
 from locust_llm.core.settings import Settings
-from locust_llm.protocols.known import request_body
-from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
-from locust_llm.run.refusals import advice
-from locust_llm.run.request_form import RequestForm, learnt
+from locust_llm.protocols.known import encode_request_body
+from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover_server
+from locust_llm.run.refusals import advise_on_error
+from locust_llm.run.request_form import RequestForm, learn_from_refusal
 
 Refusal = Callable[[dict[str, Any]], Any]
 """From the body of a request to the error, or to nothing where it is taken."""
@@ -63,7 +63,7 @@ def server() -> Iterator[TinyServer]:
 
 
 def ask(server: TinyServer, **settings: Any) -> Discovery:
-    return discover(Settings(host=server.url, model="tiny", **settings), {})
+    return discover_server(Settings(host=server.url, model="tiny", **settings), {})
 
 
 # -- before the load ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_server_that_refuses_everything_is_refused_with_its_own_message(server
 def test_check_finds_the_form_too(server: TinyServer) -> None:
     takes(server, lambda body: LENGTH_REFUSED["OpenAI"] if "max_tokens" in body else None)
     settings = Settings(host=server.url, model="tiny")
-    found = {finding.what: finding for finding in check(settings, {}, files=None)}
+    found = {finding.what: finding for finding in check_server(settings, {}, files=None)}
     assert found["request form"].level == NOTE
     assert "--max-tokens-field max_completion_tokens" in found["request form"].found
     assert "streams" in found
@@ -254,7 +254,7 @@ def test_where_only_some_are_too_long_or_it_is_not_known_the_run_begins_with_a_w
 @pytest.mark.parametrize("who", [who for who in LIMITS if who != "no reason"])
 def test_a_refusal_during_the_load_names_the_option_too(who: str) -> None:
     settings = Settings(output_tokens_mean=5000)
-    assert "--output-tokens-mean (5000)" in advice(400, LIMITS[who].format(asked=5000), settings, key=False)
+    assert "--output-tokens-mean (5000)" in advise_on_error(400, LIMITS[who].format(asked=5000), settings, key=False)
 
 
 # -- during the load ---------------------------------------------------------------------------------------------------
@@ -272,19 +272,19 @@ def test_a_refusal_during_the_load_names_the_option_too(who: str) -> None:
     ],
 )
 def test_the_message_alone_must_name_the_field(status: int | None, message: str, form: RequestForm) -> None:
-    assert learnt(RequestForm(), Settings(), status, message) == form
-    assert learnt(form, Settings(), status, message) == form
+    assert learn_from_refusal(RequestForm(), Settings(), status, message) == form
+    assert learn_from_refusal(form, Settings(), status, message) == form
 
 
 def test_forms_add_up() -> None:
-    form = learnt(NO_OPTIONS, Settings(), 400, "unknown field max_tokens")
+    form = learn_from_refusal(NO_OPTIONS, Settings(), 400, "unknown field max_tokens")
     assert form == RequestForm(("stream_options",), "max_completion_tokens")
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_null_leaves_a_field_of_the_protocol_out(streaming: bool) -> None:
     fields = {"stream_options": None, "temperature": None, **NO_OPTIONS.fields(Settings())}
-    body = msgspec.json.decode(request_body("chat", "m", [], 4, streaming=streaming, **fields))
+    body = msgspec.json.decode(encode_request_body("chat", "m", [], 4, streaming=streaming, **fields))
     assert body == {"messages": [], "model": "m", "max_tokens": 4, "temperature": None} | (
         {"stream": True} if streaming else {}
     )

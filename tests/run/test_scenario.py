@@ -12,13 +12,13 @@ from typing import Any, Final
 import pytest
 from support.command_line import parse
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
-from locust_llm.load.lengths import length, mix
-from locust_llm.load.scenario import names, read
-from locust_llm.run.options import check, settings_of
-from locust_llm.run.refusals import Context, advice, too_long
-from locust_llm.run.scenario import of_scenario
+from locust_llm.load.lengths import parse_length, parse_length_mix
+from locust_llm.load.scenario import list_scenario_names, read_scenario
+from locust_llm.run.options import build_settings, check_options
+from locust_llm.run.refusals import ContextLength, advise_on_error, explain_too_long_prompts
+from locust_llm.run.scenario import check_scenario_values
 
 CHAT: Final = "lognormal:50|40,300|150:100"
 RULES: Final = ("ttft p99 <= 1s", "itl p99 <= 50ms")
@@ -33,7 +33,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def asked(*words: str) -> Settings:
-    return check(parse(*words))
+    return check_options(parse(*words))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """The line of a refusal, of the parser or after it."""
 
     def line(*words: str) -> str:
-        with pytest.raises((Refused, SystemExit)) as found:
+        with pytest.raises((RunRefused, SystemExit)) as found:
             asked(*words)
         return capsys.readouterr().err.removeprefix("locust-llm: error: ").rstrip() or str(found.value)
 
@@ -51,12 +51,12 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 # -- what is packaged ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_scenario_names())
 def test_a_packaged_one_can_be_run(name: str) -> None:
     s, usual = asked("--scenario", name), asked()
     assert (s.scenario, s.scenario_changed) == (name, ())
     differs = {field for field in s.__struct_fields__ if getattr(s, field) != getattr(usual, field)}
-    found = read(name)
+    found = read_scenario(name)
     published = {"published"} if found.published is not None else set()
     published |= {"users"} if "sweep" in found.values else set()  # each stage has its own
     assert differs == {key.replace("-", "_") for key in found.values} | {"scenario"} | published
@@ -66,7 +66,7 @@ def test_a_packaged_one_can_be_run(name: str) -> None:
 def drawn(name: str) -> tuple[float, float, float, float]:
     """Mean and standard deviation of the prompts and of the answers of a turn."""
     random = Random(7)
-    sizes = mix(read(name).values["seq-dist"])
+    sizes = parse_length_mix(read_scenario(name).values["seq-dist"])
     prompts, answers = zip(*(sizes(random) for _ in range(20_000)), strict=True)
     return fmean(prompts), pstdev(prompts), fmean(answers), pstdev(answers)
 
@@ -91,7 +91,7 @@ def test_the_lengths_that_are_drawn_are_those_of_the_source(name: str, figures: 
 
 def test_the_agents_answers_have_the_median_and_the_percentile_of_the_source() -> None:
     mean, stddev = map(
-        float, read("agentic-coding").values["seq-dist"].split(",lognormal:")[1].split(":")[0].split("|")
+        float, read_scenario("agentic-coding").values["seq-dist"].split(",lognormal:")[1].split(":")[0].split("|")
     )
     variance = math.log(1 + (stddev / mean) ** 2)
     median = mean * math.exp(-variance / 2)
@@ -101,7 +101,7 @@ def test_the_agents_answers_have_the_median_and_the_percentile_of_the_source() -
 def test_the_turns_that_the_catalogue_has_cannot_be() -> None:
     """Of all distributions between 1 and 3000 with a mean of 540 the two ends alone spread most: (540 - 1)(3000 - 540)."""
     assert 48_600 > 1151 > ((540 - 1) * (3000 - 540)) ** 0.5 - 1
-    assert read("code-generation").values["session-turns-mean"] == 22
+    assert read_scenario("code-generation").values["session-turns-mean"] == 22
 
 
 # -- who wins ------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_file_of_ones_own_has_every_kind_of_value() -> None:
         "constant", 7, ("error_rate < 1%",), (),
     )  # fmt: skip
     assert asked("--scenario", "mine.toml", "--streaming").scenario_changed == ("streaming",)
-    assert settings_of(parse()).scenario_changed == ()
+    assert build_settings(parse()).scenario_changed == ()
 
 
 def test_published_rules_come_with_a_scenario_and_stay_with_its_other_values() -> None:
@@ -163,9 +163,9 @@ def test_published_rules_come_with_a_scenario_and_stay_with_its_other_values() -
     assert "sweep" in s.published.free
     assert asked("--scenario", "1k1k").published is None
     assert asked().published is None
-    for name in names():
+    for name in list_scenario_names():
         if (rules := asked("--scenario", name).published) is not None:
-            assert {*rules.free} <= {*read(name).values}
+            assert {*rules.free} <= {*read_scenario(name).values}
 
 
 # -- what cannot be ------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ OWN: Final = [
 @pytest.mark.parametrize(("line", "why"), OWN, ids=[line[:20] for line, _ in OWN])
 def test_a_mistake_in_a_file_is_named_with_its_line(line: str, why: str) -> None:
     Path("mine.toml").write_text(f"# mine\n{line}\n")
-    with pytest.raises(Refused) as found:
-        of_scenario(read("mine.toml"))
+    with pytest.raises(RunRefused) as found:
+        check_scenario_values(read_scenario("mine.toml"))
     assert str(found.value).startswith(f"mine.toml, {why}")
 
 
@@ -226,7 +226,7 @@ def test_a_flag_that_the_scenario_makes_useless_is_refused(refused: Callable[...
 
 
 def fits(tokens: int, name: str) -> list[tuple[bool, str]]:
-    return list(too_long(asked("--scenario", name), Context(tokens, whole=True)))
+    return list(explain_too_long_prompts(asked("--scenario", name), ContextLength(tokens, whole=True)))
 
 
 def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
@@ -248,7 +248,7 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
     ((refuses, line),) = fits(8192, "10k1.5k")
     assert refuses
     assert line.endswith(": give a shorter --synthetic-input-tokens-mean beside it")
-    of_server: Any = advice(400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False)
+    of_server: Any = advise_on_error(400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False)
     assert of_server == (
         "a prompt and its answer of scenario 1k8k are too long for the model: give a shorter --seq-dist beside it"
     )
@@ -256,4 +256,4 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
 
 def test_a_context_is_a_length(refused: Callable[..., str]) -> None:
     assert refused("--user-context-prompt-length", "long").startswith("--user-context-prompt-length: a length is 550, ")
-    assert length("lognormal:4000|2500")(Random(1)) > 0
+    assert parse_length("lognormal:4000|2500")(Random(1)) > 0

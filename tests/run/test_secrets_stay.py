@@ -12,11 +12,11 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.run.flags import command_line
-from locust_llm.run.greeting import greeting, refusal
-from locust_llm.run.options import add_options, secret_flags
+from locust_llm.run.flags import format_command_line
+from locust_llm.run.greeting import explain_worker_refusal, make_hello
+from locust_llm.run.options import add_options, list_secret_flags
 from locust_llm.run.protocol import Hello
-from locust_llm.run.secrets import secret_names, without_secrets
+from locust_llm.run.secrets import list_secret_names, strip_secrets
 
 KEY = "sk-of-the-environment-0123456789abcdef"
 FLAG = "flag-secret-fedcba9876543210"
@@ -40,7 +40,7 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
     options = parse("--header", f"X-Api-Key: {FLAG}", "--api-key-file", "key", "--model", "m")
     vars(options).update(my_password=OWN, **posted)
     message = Message("spawn", {"host": "h", "parsed_options": vars(options)}, "w")
-    sent = without_secrets(message)
+    sent = strip_secrets(message)
     assert (sent.type, sent.node_id, sent.data["host"]) == ("spawn", "w", "h")
     assert set(vars(options)) - set(sent.data["parsed_options"]) == {
         "header",
@@ -56,18 +56,18 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
     assert FLAG.encode() not in sent.serialize()
     assert (options.header, options.my_password) == ([f"X-Api-Key: {FLAG}"], OWN)
     other = Message("stop", None, "w")
-    assert without_secrets(other) is other
+    assert strip_secrets(other) is other
 
 
 def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert secret_names(None) == secret_names(parse()) == ()
+    assert list_secret_names(None) == list_secret_names(parse()) == ()
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"x-tenant: {TENANT}")
     monkeypatch.setattr("locust_llm.run.options._secret_flags", {"my_password", "unset", "missing"})
     options = parse("--header", f"X-Api-Key: {FLAG}")
     vars(options).update(my_password=OWN, unset="")
-    assert secret_names(options) == ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
-    assert KEY not in str(greeting([], secret_names(options)))
+    assert list_secret_names(options) == ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
+    assert KEY not in str(make_hello([], list_secret_names(options)))
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,14 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_worker_without_a_secret_is_refused_by_its_name(theirs: tuple[str, ...], why: str) -> None:
     said, ours = Hello("1", "f (0)", theirs), Hello("1", "f (0)", ("Authorization", "X-Api-Key"))
-    assert refusal("gpu7_4f", said, ours) == why
+    assert explain_worker_refusal("gpu7_4f", said, ours) == why
 
 
 def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["locust", "--my-password", OWN, f"--other={OWN}", "--short", "a", "data"])
-    assert command_line([], [OWN, "a", None, ""]) == "locust --my-password '***' '--other=***' --short '***' data"
+    assert (
+        format_command_line([], [OWN, "a", None, ""]) == "locust --my-password '***' '--other=***' --short '***' data"
+    )
 
 
 def test_the_parser_knows_the_secret_flags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +110,4 @@ def test_the_parser_knows_the_secret_flags(monkeypatch: pytest.MonkeyPatch) -> N
     parser.add_argument("--my-password", is_secret=True, default="")
     parser.add_argument("--my-plain", default="")
     parser.parse_args(["-f", "my/chat.py"])
-    assert secret_flags() == ("my_password",)
+    assert list_secret_flags() == ("my_password",)

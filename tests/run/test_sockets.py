@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.run.preflight import SPARE_FILES, WIDEST_PORTS, local_ports, shortage
+from locust_llm.run.preflight import SPARE_FILES, WIDEST_PORTS, explain_shortage, read_local_ports
 
 PORTS = (32_768, 60_999)
 """Linux's default: 28,232 of them."""
@@ -26,38 +26,40 @@ PORTS = (32_768, 60_999)
     ],
 )
 def test_there_is_enough(users: int, processes: int, files: int | None, ports: tuple[int, int] | None) -> None:
-    assert shortage(users, processes, files, ports) is None
+    assert explain_shortage(users, processes, files, ports) is None
 
 
 def test_too_few_files() -> None:
-    assert shortage(985, 1, 1024, PORTS) == (
+    assert explain_shortage(985, 1, 1024, PORTS) == (
         "with -u 985 a process needs 1025 open files, and the system lets it have 1024: ulimit -Hn 1025 (as root; of a "
         "container: --ulimit nofile=1025), --processes 2, or at most 984 users"
     )
-    said = shortage(1969, 2, 1024, PORTS)  # one of the two has 925
+    said = explain_shortage(1969, 2, 1024, PORTS)  # one of the two has 925
     assert said is not None
     assert said.startswith("with -u 1969 over 2 processes a process needs 1025 open files")
     assert said.endswith("--processes 3, or at most 1968 users")
-    assert (shortage(1, 1, 40, None) or "").endswith("nofile=41), fewer users")  # no number of processes would do
+    assert (explain_shortage(1, 1, 40, None) or "").endswith(
+        "nofile=41), fewer users"
+    )  # no number of processes would do
 
 
 def test_too_few_ports() -> None:
     """However many processes: they share them."""
     for processes in (1, 8):
-        assert shortage(28_233, processes, 100_000, PORTS) == (
+        assert explain_shortage(28_233, processes, 100_000, PORTS) == (
             "28233 users (-u) need as many ports towards the server, and this machine has 28232 (32768 to 60999): sysctl -w "
             "net.ipv4.ip_local_port_range='1024 65535' (as root), 2 addresses of this machine (--source-ip), workers on "
             "more machines (--master, --worker), or at most 28232 users"
         )
-    beyond = shortage(64_513, 8, 100_000, WIDEST_PORTS)
+    beyond = explain_shortage(64_513, 8, 100_000, WIDEST_PORTS)
     assert beyond is not None
     assert "sysctl" not in beyond
-    assert "sysctl" not in (shortage(70_000, 8, 100_000, PORTS) or "")  # no range is wide enough
+    assert "sysctl" not in (explain_shortage(70_000, 8, 100_000, PORTS) or "")  # no range is wide enough
 
 
 def test_ports_are_those_of_each_source_address() -> None:
-    assert shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
-    assert (shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
+    assert explain_shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
+    assert (explain_shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
         "84697 users (-u) need as many ports towards the server, and this machine has 84696 (32768 to 60999 at each of 3 "
         "addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 4 addresses of this machine "
         "(--source-ip), "
@@ -66,7 +68,7 @@ def test_ports_are_those_of_each_source_address() -> None:
 
 @given(st.integers(1, 70_000), st.integers(1, 16), st.integers(SPARE_FILES + 1, 100_000))
 def test_what_it_advises_is_enough_and_no_more_than_that(users: int, processes: int, files: int) -> None:
-    said = shortage(users, processes, files, None)
+    said = explain_shortage(users, processes, files, None)
     if said is None:
         return
     more, fewer, higher = (
@@ -74,11 +76,11 @@ def test_what_it_advises_is_enough_and_no_more_than_that(users: int, processes: 
         for found in (re.search(rf"{what} (\d+)", said) for what in ("--processes", "at most", "-Hn"))
         if found
     )
-    assert shortage(users, more, files, None) is shortage(fewer, processes, files, None) is None
-    assert shortage(users, processes, higher, None) is None
-    assert shortage(users, more - 1, files, None) is not None
-    assert shortage(fewer + 1, processes, files, None) is not None
-    assert shortage(users, processes, higher - 1, None) is not None
+    assert explain_shortage(users, more, files, None) is explain_shortage(fewer, processes, files, None) is None
+    assert explain_shortage(users, processes, higher, None) is None
+    assert explain_shortage(users, more - 1, files, None) is not None
+    assert explain_shortage(fewer + 1, processes, files, None) is not None
+    assert explain_shortage(users, processes, higher - 1, None) is not None
 
 
 def test_the_soft_limit_rises_to_the_hard_one_and_stays_there() -> None:
@@ -96,8 +98,8 @@ def test_the_soft_limit_rises_to_the_hard_one_and_stays_there() -> None:
 
 def test_the_ports_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "ip_local_port_range"
-    assert local_ports(file) is None
+    assert read_local_ports(file) is None
     file.write_text("32768\t60999\n")
-    assert local_ports(file) == PORTS
+    assert read_local_ports(file) == PORTS
     file.write_text("unknown\n")
-    assert local_ports(file) is None
+    assert read_local_ports(file) is None

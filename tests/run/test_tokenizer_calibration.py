@@ -9,9 +9,9 @@ import pytest
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.core.settings import Settings
-from locust_llm.load.prompts import SUMS_EACH, Lengths, Prompts
-from locust_llm.load.tokens import size, stretch
-from locust_llm.run.discovery import Discovery, discover
+from locust_llm.load.prompts import SUMS_EACH, PromptLengthModel, Prompts
+from locust_llm.load.tokens import count_corpus_words, cut_corpus_text
+from locust_llm.run.discovery import Discovery, discover_server
 from locust_llm.run.tokenizer_calibration import _sums_of
 
 TEMPLATE = 20
@@ -70,10 +70,10 @@ def server() -> Iterator[TinyServer]:
 
 
 def found(server: TinyServer) -> Discovery:
-    return discover(Settings(host=server.url, model="tiny"), {})
+    return discover_server(Settings(host=server.url, model="tiny"), {})
 
 
-def delivered(lengths: Lengths, seed: int | None, many: int, tokens: float = 550) -> list[int]:
+def delivered(lengths: PromptLengthModel, seed: int | None, many: int, tokens: float = 550) -> list[int]:
     prompts = Prompts(lengths, input_tokens=(tokens, 0), output_tokens=(1, 0), seed=seed)
     return [count(prompts.draw().text) for _ in range(many)]
 
@@ -89,8 +89,8 @@ def test_every_prompt_is_as_long_as_asked_where_the_server_counts_word_by_word(
 ) -> None:
     server.tokenize, server.tokenize_plain = messages, plain
     lengths = found(server).lengths
-    assert len(lengths.sums) == 1 + -(-size() // SUMS_EACH)
-    assert lengths.sums[-1] == len(pieces(stretch(0, size())))
+    assert len(lengths.sums) == 1 + -(-count_corpus_words() // SUMS_EACH)
+    assert lengths.sums[-1] == len(pieces(cut_corpus_text(0, count_corpus_words())))
     each = delivered(lengths, 1, 40, tokens)
     assert mean(each) == pytest.approx(tokens, rel=0.004)
     assert each == pytest.approx([tokens] * 40, rel=0.01, abs=5)
@@ -134,8 +134,8 @@ def test_what_counts_another_tokenizer_is_not_believed(server: TinyServer) -> No
 def test_where_each_text_gets_more_tokens_the_whole_counts(server: TinyServer) -> None:
     server.tokenize_plain = sentencepiece
     lengths = found(server).lengths
-    requests = -(-size() // 5_000)  # each of them has one more, too
-    assert lengths.sums[-1] == len(pieces(stretch(0, size()))) + requests
+    requests = -(-count_corpus_words() // 5_000)  # each of them has one more, too
+    assert lengths.sums[-1] == len(pieces(cut_corpus_text(0, count_corpus_words()))) + requests
     assert delivered(lengths, 1, 40) == pytest.approx([550] * 40, rel=0.015)
 
 
@@ -161,11 +161,13 @@ def test_tokens_before_every_fifty_words_by_pencil() -> None:
 
 def test_words_between_two_sums_by_pencil() -> None:
     # the first 50 words have two tokens each, all others one
-    sums = (0, 100, *range(150, 100 + size() - 50, 50), 100 + size() - 50)
-    lengths = Lengths(1.0, 0.0, True, sums=sums)
+    sums = (0, 100, *range(150, 100 + count_corpus_words() - 50, 50), 100 + count_corpus_words() - 50)
+    lengths = PromptLengthModel(1.0, 0.0, True, sums=sums)
     text, tokens = lengths.fill("1", 0, 41)  # a token for the number leaves 40: 20 words
     assert (len(text.split()), tokens) == (1 + 20, 41)
     text, tokens = lengths.fill("1", 40, 41)  # 20 for the last ten words of the first fifty, 20 for as many more
     assert (len(text.split()), tokens) == (1 + 30, 41)
-    text, tokens = lengths.fill("1", size() - 5, 26)  # the corpus begins again: five words, then ten of two tokens
+    text, tokens = lengths.fill(
+        "1", count_corpus_words() - 5, 26
+    )  # the corpus begins again: five words, then ten of two tokens
     assert (len(text.split()), tokens) == (1 + 15, 26)

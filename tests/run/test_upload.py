@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.upload import copy, refusal, uploaded
+from locust_llm.run.upload import copy_folder, explain_upload_refusal, upload_run
 
 FILES: Final = {"run.json": b"{}", "report.html": b"<p>\xff", "stages/1/run.json": b"[]", "empty": b""}
 
@@ -36,7 +36,7 @@ def held(url: str) -> dict[str, bytes]:
 def test_all_files_are_copied_and_none_is_overwritten(store: str, folder: Path, tmp_path: Path) -> None:
     url = store.format(tmp_path / "store")
     for name in ("nightly", "nightly-2", "nightly-3"):
-        where = copy(folder, url + "/" * (name == "nightly-2"))
+        where = copy_folder(folder, url + "/" * (name == "nightly-2"))
         assert where.endswith(f"/runs/{name}")
         assert held(where) == FILES
 
@@ -48,7 +48,7 @@ def test_a_link_is_not_followed_out_of_the_folder(folder: Path, tmp_path: Path) 
     (folder / "notes").symlink_to(outside / "secret")
     (folder / "stages" / "2").symlink_to(outside)
     os.mkfifo(folder / "pipe")
-    assert held(copy(folder, f"file://{tmp_path}/store")) == FILES
+    assert held(copy_folder(folder, f"file://{tmp_path}/store")) == FILES
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_bucket_that_is_not_there_changes_no_status_and_the_folder_can_be_copi
     assert (
         "NOT UPLOADED: s3://misspelled/nightly: FileNotFoundError: The specified bucket does not exist" in done.stdout
     )
-    assert uploaded(one, s3) == f"uploaded: {s3}/one"
+    assert upload_run(one, s3) == f"uploaded: {s3}/one"
     assert held(s3 + "/one") == {
         str(path.relative_to(one)): path.read_bytes() for path in one.rglob("*") if path.is_file()
     }
@@ -96,9 +96,9 @@ def test_a_bucket_that_is_not_there_changes_no_status_and_the_folder_can_be_copi
     ],
 )
 def test_what_can_be_no_store_is_refused_before_the_load(url: str, why: str) -> None:
-    assert refusal(url).startswith(why)
-    assert bool(refusal(url)) is bool(why)
-    assert "secret" not in refusal(url)
+    assert explain_upload_refusal(url).startswith(why)
+    assert bool(explain_upload_refusal(url)) is bool(why)
+    assert "secret" not in explain_upload_refusal(url)
 
 
 def test_by_hand(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import load, poisson
 
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 
 GATE = 2
 """Prefills at a time, of ``gated``."""
@@ -28,7 +28,7 @@ def gated(rates: tuple[float, ...] = (4, 7, 8, 10), seconds: float = 60.0) -> li
     for rate in rates:
         without, gate = load(), load(limit=GATE)
         for run in (without, gate):
-            run.open_loop(poisson(rate, seconds, lambda _: Request(3000, 100)))
+            run.open_loop(poisson(rate, seconds, lambda _: VirtualRequest(3000, 100)))
             run.run()
         sent = sum(row.sent_at <= seconds for row in gate.rows) / seconds
         found.append(
@@ -91,14 +91,14 @@ class Command(NamedTuple):
 def commands() -> list[Command]:
     """The three of the page, in its order."""
     count = load(limit=3)
-    count.closed_loop(30, iter([Request(16_000, 500)] * 100))
+    count.closed_loop(30, iter([VirtualRequest(16_000, 500)] * 100))
     rows = count.run()
     first = _command(count, rows, max(row.done_at for row in rows))
 
     ramp = load(limit=1)
     for limit in range(2, 6):
         ramp.clock.call_at(7.5 * (limit - 1), lambda limit=limit: setattr(ramp, "prefill_limit", limit))
-    ramp.closed_loop(50, repeat(Request(32_000, 200)))
+    ramp.closed_loop(50, repeat(VirtualRequest(32_000, 200)))
     rows = ramp.run(until=120)
     limits = [min(5, 1 + int(row.sent_at / 7.5)) for row in rows]
     by_limit = tuple(
@@ -109,12 +109,12 @@ def commands() -> list[Command]:
 
     rate = load(limit=10)
     rate.most_open = 100
-    rate.open_loop(poisson(10, 60, lambda _: Request(8000, 300)))
+    rate.open_loop(poisson(10, 60, lambda _: VirtualRequest(8000, 300)))
     third = _command(rate, rate.run(until=60), 60.0)
     return [first, second, third]
 
 
-def _command(run: Virtual, rows: list[Row], seconds: float) -> Command:
+def _command(run: Virtual, rows: list[VirtualResult], seconds: float) -> Command:
     return Command(
         float(np.mean([row.ttft_s for row in rows])),
         float(np.mean([row.done_at - row.sent_at for row in rows])),

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import experiments as e
 from recorded import recorded
 
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.interference import interference
-from locust_llm.report.analysis.occupancy import occupancy
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.interference import measure_interference
+from locust_llm.report.analysis.occupancy import compute_occupancy
 from locust_llm.report.results.interference import DisturbedGaps
-from locust_llm.simulator.scheduling.virtual import Request
+from locust_llm.simulator.scheduling.virtual import VirtualRequest
 
 POLICIES = ("static", "prefill-first", "mixed", "chunked 2048", "chunked 512", "disaggregated")
 
@@ -33,10 +33,10 @@ def disturbed(policies: Sequence[str] = POLICIES, rate: float = 2.0, seconds: fl
     for policy in policies:
         run = e.server(policy)
         run.keep_tokens = True
-        run.open_loop(e.poisson(rate, seconds, lambda r: Request(r.randrange(1000, 5000), r.randrange(20, 300))))
+        run.open_loop(e.poisson(rate, seconds, lambda r: VirtualRequest(r.randrange(1000, 5000), r.randrange(20, 300))))
         records = recorded(run.run())
-        columns = collect(records)
-        told = interference(columns, occupancy(columns.requests, ()), records)
+        columns = collect_columns(records)
+        told = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
         assert told is not None
         assert told.disturbed is not None
         assert told.lost_s is not None

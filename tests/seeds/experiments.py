@@ -12,30 +12,32 @@ from typing import NamedTuple
 import numpy as np
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import GPUS, LLAMA_8B_H100, MODELS, V0_LLAMA_8B_H100, Cost
+from locust_llm.simulator.scheduling.cost import GPUS, LLAMA_8B_H100, MODELS, V0_LLAMA_8B_H100, StepCostConstants
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 
-A40 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["a40"])
-Arrivals = Iterator[tuple[float, Request]]
+A40 = StepCostConstants(model=MODELS["llama-3.1-8b"], gpu=GPUS["a40"])
+Arrivals = Iterator[tuple[float, VirtualRequest]]
 
 
-def load(policy: str = "chunked", *, cost: Cost = LLAMA_8B_H100, limit: float = float("inf"), **flags: int) -> Virtual:
+def load(
+    policy: str = "chunked", *, cost: StepCostConstants = LLAMA_8B_H100, limit: float = float("inf"), **flags: int
+) -> Virtual:
     """A load to be put on one GPU. ``limit``: the client's prefill limit. ``flags``: vLLM's."""
     budget = 131_072 if policy in WHOLE_PROMPTS else cost.gpu.max_num_batched_tokens
     defaults = {"max_num_batched_tokens": budget, "max_num_seqs": cost.gpu.max_num_seqs, "kv_tokens": cost.kv_tokens}
     clock = VirtualClock()
-    scheduler = Scheduler(Config(**(defaults | flags)), POLICIES[policy], record=True)  # type: ignore[arg-type]
+    scheduler = Scheduler(SchedulerConfig(**(defaults | flags)), POLICIES[policy], record=True)  # type: ignore[arg-type]
     return Virtual(clock, BatchEngine(scheduler, cost, clock), prefill_limit=limit)
 
 
 def disaggregated(limit: float = float("inf")) -> Virtual:
     """One prefill and one decode H100, 400 Gbit/s between them."""
     cost, clock = LLAMA_8B_H100, VirtualClock()
-    config = Config(max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=cost.kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=cost.kv_tokens)
     engines = [BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), cost, clock) for _ in range(2)]
     link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=50e9)
     return Virtual(clock, DisaggregatedEngine(engines[:1], engines[1:], link, clock), prefill_limit=limit)
@@ -49,7 +51,7 @@ def server(name: str) -> Virtual:
     return load(policy, max_num_batched_tokens=int(budget), max_num_seqs=256) if budget else load(policy)
 
 
-def poisson(rate: float, seconds: float, request: Callable[[Random], Request], seed: int = 1) -> Arrivals:
+def poisson(rate: float, seconds: float, request: Callable[[Random], VirtualRequest], seed: int = 1) -> Arrivals:
     random, at = Random(seed), 0.0
     while (at := at + random.expovariate(rate)) < seconds:
         yield at, request(random)
@@ -72,7 +74,7 @@ def throughput(prompts: Sequence[int], users: Sequence[int], seconds: float = 60
     for prompt in prompts:
         for count in users:
             run = load()
-            run.closed_loop(count, repeat(Request(prompt, 100)), stagger_s=0.05)
+            run.closed_loop(count, repeat(VirtualRequest(prompt, 100)), stagger_s=0.05)
             done = [row.done_at for row in run.run(until=seconds)]
             rate = sum(at > seconds / 3 for at in done) / (seconds * 2 / 3)
             levels.append(Level(prompt, count, rate * 100, rate))
@@ -92,7 +94,7 @@ def policies(rate: float = 3.0, seconds: float = 120.0) -> list[Order]:
     found = []
     for policy in ("static", "prefill-first", "mixed", "chunked"):
         run = load(policy, max_num_batched_tokens=2048) if policy == "chunked" else load(policy)
-        run.open_loop(poisson(rate, seconds, lambda r: Request(r.randrange(1000, 5000), r.randrange(20, 300))))
+        run.open_loop(poisson(rate, seconds, lambda r: VirtualRequest(r.randrange(1000, 5000), r.randrange(20, 300))))
         rows = run.run()
         ttft, stalls = [row.ttft_s for row in rows], [row.longest_stall_s for row in rows]
         itl = float(np.mean([row.itl_s for row in rows]))
@@ -112,7 +114,9 @@ class Burst(NamedTuple):
 def beside_decoders(name: str, run: Virtual, prompts: Sequence[int], decoders: int = 32, at: float = 2.0) -> Burst:
     """Prompts that arrive together while others decode: 64 tokens in, 3,000 out."""
     run.keep_tokens = True
-    run.open_loop([(0.0, Request(64, 3000, kind="decoder"))] * decoders + [(at, Request(n, 1)) for n in prompts])
+    run.open_loop(
+        [(0.0, VirtualRequest(64, 3000, kind="decoder"))] * decoders + [(at, VirtualRequest(n, 1)) for n in prompts]
+    )
     rows = run.run()
     prompt_rows = [row for row in rows if row.request.kind != "decoder"]
     others = [row for row in rows if row.request.kind == "decoder"]
@@ -157,9 +161,9 @@ def chunking_gain(loads: Sequence[tuple[int, int, int]], seconds: float = 200.0)
     """Closed loops that start staggered; (tokens in, tokens out, users). Prefill-first also with V0's own overheads. Long
     enough for many rounds: with prefill-first the users soon go in step."""
 
-    def rate(policy: str, cost: Cost, prompt: int, output: int, users: int) -> float:
+    def rate(policy: str, cost: StepCostConstants, prompt: int, output: int, users: int) -> float:
         run = load(policy, cost=cost)
-        run.closed_loop(users, repeat(Request(prompt, output)), stagger_s=0.02)
+        run.closed_loop(users, repeat(VirtualRequest(prompt, output)), stagger_s=0.02)
         return sum(row.done_at > seconds / 3 for row in run.run(until=seconds)) / (seconds * 2 / 3)
 
     found = []
@@ -181,13 +185,15 @@ def synchronised(users: Sequence[int] = (8, 32, 64), tokens: int = 256) -> list[
     tails = []
     for count in users:
         run = load()
-        run.open_loop([(0.0, Request(tokens, 32))] * count)
+        run.open_loop([(0.0, VirtualRequest(tokens, 32))] * count)
         ttft = [row.ttft_s for row in run.run()]
         tails.append(Tail(count, percentile(ttft, 50), percentile(ttft, 99)))
     return tails
 
 
-def closed(users: Sequence[int], requests: Callable[[], Iterator[Request]], seconds: float, **flags: int) -> list[Tail]:
+def closed(
+    users: Sequence[int], requests: Callable[[], Iterator[VirtualRequest]], seconds: float, **flags: int
+) -> list[Tail]:
     """TTFT in closed loops; the first fifth of the time does not count."""
     tails = []
     for count in users:
@@ -200,16 +206,16 @@ def closed(users: Sequence[int], requests: Callable[[], Iterator[Request]], seco
 
 def steady(users: Sequence[int] = (8, 32, 64), tokens: int = 256) -> list[Tail]:
     """The same prompts one after the other, each user on its own."""
-    return closed(users, lambda: repeat(Request(tokens, 32)), 60.0)
+    return closed(users, lambda: repeat(VirtualRequest(tokens, 32)), 60.0)
 
 
 def near_saturation(users: Sequence[int] = (8, 16, 32, 64, 96, 128), seconds: float = 120.0) -> list[Tail]:
     """Of ten prompts nine have 500 tokens and one 12,000; 100 out; places for 64 sequences (max_num_seqs)."""
 
-    def mix() -> Iterator[Request]:
+    def mix() -> Iterator[VirtualRequest]:
         random = Random(5)
         while True:
-            yield Request(12_000 if random.random() < 0.1 else 500, 100)
+            yield VirtualRequest(12_000 if random.random() < 0.1 else 500, 100)
 
     return closed(users, mix, seconds, max_num_seqs=64)
 
@@ -232,7 +238,7 @@ def limits(make: Callable[[float], Virtual], counts: Sequence[int] = (1, 2, 3, 5
     found = []
     for limit in counts:
         run = make(limit)
-        run.closed_loop(30, iter([Request(16_000, 100)] * 120))
+        run.closed_loop(30, iter([VirtualRequest(16_000, 100)] * 120))
         rows = run.run()
         state = run.engine.state()
         found.append(
@@ -264,11 +270,11 @@ def goodput(rates: Sequence[float], seconds: float = 120.0, ttft_s: float = 3.0,
     found = []
     for rate in rates:
         run = load()
-        run.open_loop(poisson(rate, seconds, lambda r: Request(r.randrange(2000, 4000), 100)))
+        run.open_loop(poisson(rate, seconds, lambda r: VirtualRequest(r.randrange(2000, 4000), 100)))
         run.run(until=seconds)
         busy = run.engine.state()["busy_s"]
         completed = len(run.rows) / seconds
-        rows: list[Row] = run.run()
+        rows: list[VirtualResult] = run.run()
         good = sum(row.ttft_s <= ttft_s and row.itl_s <= itl_s for row in rows)
         found.append(Goodput(rate, min(1.0, busy / seconds), completed, good / len(rows), good / seconds))
     return found
@@ -297,9 +303,9 @@ def contention() -> list[Contention]:
     for name, (policy, flags) in FLAG_SETS.items():
         run = load(policy, max_num_seqs=128, **flags)
         run.keep_tokens = True
-        late = [(2.0, Request(10_000, 1, kind="long"))] + [(2.05, Request(30, 8, kind="short"))] * 4
-        run.open_loop([(0.0, Request(40, 3000, kind="decoder"))] * 4 + late)
-        rows: dict[str, list[Row]] = {}
+        late = [(2.0, VirtualRequest(10_000, 1, kind="long"))] + [(2.05, VirtualRequest(30, 8, kind="short"))] * 4
+        run.open_loop([(0.0, VirtualRequest(40, 3000, kind="decoder"))] * 4 + late)
+        rows: dict[str, list[VirtualResult]] = {}
         for row in run.run():
             rows.setdefault(row.request.kind, []).append(row)
         (long,) = rows["long"]
@@ -330,7 +336,7 @@ def early_slopes(loads: Sequence[tuple[int, int]], seconds: float = 60.0, **flag
         p50_s = []
         for count in users:
             run = load(**flags)
-            run.closed_loop(count, repeat(Request(prompt, output)), stagger_s=0.05)
+            run.closed_loop(count, repeat(VirtualRequest(prompt, output)), stagger_s=0.05)
             rows = [row for row in run.run(until=seconds) if row.sent_at > seconds / 5]
             p50_s.append(percentile([row.done_at - row.sent_at for row in rows], 50))
         slope = float(np.polyfit(np.log(users), np.log(p50_s), 1)[0])

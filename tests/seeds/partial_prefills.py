@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import A40, Arrivals, load, percentile
 
-from locust_llm.simulator.scheduling.virtual import Request
+from locust_llm.simulator.scheduling.virtual import VirtualRequest
 
 
 class Partial(NamedTuple):
@@ -36,7 +36,7 @@ def partial_prefills(
                     flags |= {"max_num_partial_prefills": number, "long_prefill_token_threshold": 2048}
                 run = load("partial-prefills" if number > 1 else "chunked", cost=A40, **flags)
                 if mix == "uniform":
-                    run.closed_loop(120, iter([Request(2048, output)] * count))
+                    run.closed_loop(120, iter([VirtualRequest(2048, output)] * count))
                 else:
                     run.open_loop(_mixed(MIXES[mix], output, count))
                 rows = run.run()
@@ -62,7 +62,7 @@ def _mixed(mix: Sequence[tuple[int, int, int]], output: int, count: int, rate: f
     for _ in range(count):
         at += random.expovariate(rate)
         ((_, low, high),) = random.choices(mix, weights=[share for share, _, _ in mix])
-        yield at, Request(random.randrange(low, high), output)
+        yield at, VirtualRequest(random.randrange(low, high), output)
 
 
 BUDGET = 2048

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from locust_llm.core.record import Record
-from locust_llm.simulator.scheduling.virtual import Row
+from locust_llm.simulator.scheduling.virtual import VirtualResult
 
 
-def recorded(rows: Iterable[Row]) -> list[Record]:
+def recorded(rows: Iterable[VirtualResult]) -> list[Record]:
     """In the order of their ends, as a run writes them. Of a run that kept its tokens: each is a chunk of its own that
     arrives the moment it is there. Second 0 of the run is second 0 of Unix time."""
     return [

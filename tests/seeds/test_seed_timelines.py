@@ -13,7 +13,7 @@ from disturbed import disturbed
 from pictures import Picture
 from recorded import recorded
 
-from locust_llm.simulator.scheduling.virtual import Request, Row
+from locust_llm.simulator.scheduling.virtual import VirtualRequest, VirtualResult
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURES = (
@@ -29,8 +29,10 @@ def group(svg: str, name: str) -> list[str]:
 
 
 def test_a_row_becomes_the_record_that_a_client_would_have_made() -> None:
-    later = Row(Request(50, 1), 0.0, 0.0, 3.0, 3.0, token_at=array("d", [3.0]))
-    row = Row(Request(100, 3, kind="chat"), 1.0, 2.0, 2.5, 2.75, 0.125, token_at=array("d", [2.5, 2.625, 2.75]))
+    later = VirtualResult(VirtualRequest(50, 1), 0.0, 0.0, 3.0, 3.0, token_at=array("d", [3.0]))
+    row = VirtualResult(
+        VirtualRequest(100, 3, kind="chat"), 1.0, 2.0, 2.5, 2.75, 0.125, token_at=array("d", [2.5, 2.625, 2.75])
+    )
     record, last = recorded([later, row])
     assert record.chunk_us == (500_000, 625_000, 750_000)
     assert (record.gate_wait_s, record.ttft_s, record.itl_s, record.longest_stall_s) == (1.0, 0.5, 0.125, 0.125)

@@ -10,25 +10,25 @@ from recorded import recorded
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.plots.svg import drawing
-from locust_llm.report.plots.timeline import scene
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.plots.svg import draw_timeline_svg
+from locust_llm.report.plots.timeline import find_scene
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 DECODERS = (70, 90, 110, 130)
 """Tokens out of the four that are there from the start, 64 tokens in."""
 LONG = 8000
 INTERRUPTED = [
-    *((0.0, Request(64, tokens, kind="decoder")) for tokens in DECODERS),
-    (0.2, Request(LONG, 40, kind="long")),
-    (0.35, Request(64, 40, kind="late")),
-    (0.6, Request(4000, 30, kind="late")),
-    (0.65, Request(6000, 20, kind="late")),
+    *((0.0, VirtualRequest(64, tokens, kind="decoder")) for tokens in DECODERS),
+    (0.2, VirtualRequest(LONG, 40, kind="long")),
+    (0.35, VirtualRequest(64, 40, kind="late")),
+    (0.6, VirtualRequest(4000, 30, kind="late")),
+    (0.65, VirtualRequest(6000, 20, kind="late")),
 ]
 """Four decode, a long prompt comes, then a short one and two of some length."""
 QUEUED = [
-    *((0.0, Request(6000, 4, kind="long")) for _ in range(4)),
-    *((0.3 + 0.5 * i, Request(100, 6, kind="short")) for i in range(6)),
+    *((0.0, VirtualRequest(6000, 4, kind="long")) for _ in range(4)),
+    *((0.3 + 0.5 * i, VirtualRequest(100, 6, kind="short")) for i in range(6)),
 ]
 """Four long prompts at once, and short ones behind them: the pull request's example, at 6,000 tokens for its 100,000."""
 SLOW_MS = 100.0
@@ -54,7 +54,7 @@ def queued(name: str) -> list[Record]:
     return _run(e.load(policy, cost=e.A40, max_num_batched_tokens=2048, max_num_seqs=128, **flags), QUEUED)
 
 
-def _run(run: Virtual, requests: Sequence[tuple[float, Request]]) -> list[Record]:
+def _run(run: Virtual, requests: Sequence[tuple[float, VirtualRequest]]) -> list[Record]:
     run.keep_tokens = True
     run.open_loop(iter(requests))
     return recorded(run.run())
@@ -64,10 +64,12 @@ def drawn(title: str, about: str, records: Sequence[Record], seconds: float, *, 
     """The SVG of the first so many ``seconds``. ``records`` in the order of their ends. ``stalls``: mark the longest gap,
     and those above SLOW_MS in red."""
     run = Run(name="seeds", settings=Settings(), started_at=0.0, profiling_at=0.0, simulated=True, model=about)
-    found = scene(collect(records), run, lambda at: [r for r in records if r.closed_at >= at], (0.0, seconds))
+    found = find_scene(
+        collect_columns(records), run, lambda at: [r for r in records if r.closed_at >= at], (0.0, seconds)
+    )
     assert found is not None
     quiet = found._replace(slow=0.0, window=found.window._replace(stall=None))
-    return drawing(found._replace(slow=SLOW_MS) if stalls else quiet, run, title)
+    return draw_timeline_svg(found._replace(slow=SLOW_MS) if stalls else quiet, run, title)
 
 
 class Meanwhile(NamedTuple):

@@ -8,14 +8,14 @@ import pytest
 from locust_llm.simulator.scheduling.async_engine import AsyncEngine
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.scheduling.cost import Model
-from locust_llm.simulator.scheduling.parts import parts_of
+from locust_llm.simulator.scheduling.cost import CostModel
+from locust_llm.simulator.scheduling.parts import latency_parts_of
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.waiting import queue
 
-NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that
 
 
@@ -24,7 +24,7 @@ class Run:
 
     def __init__(self, *, waiting="fcfs", policy="chunked", **config):
         self.clock = VirtualClock()
-        self.scheduler = Scheduler(Config(**config), POLICIES[policy], waiting=queue(waiting), record=True)
+        self.scheduler = Scheduler(SchedulerConfig(**config), POLICIES[policy], waiting=queue(waiting), record=True)
         self.engine = AsyncEngine(self.scheduler, ONE_SECOND, self.clock)
 
     def request(self, at, sequence, *, each=True):
@@ -83,8 +83,8 @@ def test_every_load(policy, waiting):
             assert times == sorted(set(times))
             if number % 2 == 0:
                 assert sequence.token_times() == pytest.approx(times)
-            assert sum(parts_of(sequence)[:3]) == pytest.approx(times[0] - sequence.arrived_at)
-            assert sum(parts_of(sequence)[3:]) == pytest.approx(times[-1] - times[0])
+            assert sum(latency_parts_of(sequence)[:3]) == pytest.approx(times[0] - sequence.arrived_at)
+            assert sum(latency_parts_of(sequence)[3:]) == pytest.approx(times[-1] - times[0])
         assert run.scheduler.blocks.num_free == run.scheduler.blocks.num_blocks
         assert not run.scheduler.running
         assert not run.scheduler.waiting

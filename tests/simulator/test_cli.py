@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from locust_llm.simulator.cli import main, make_engine, not_opened, settings
-from locust_llm.simulator.flags import add_arguments
+from locust_llm.simulator.cli import explain_port_error, main, make_engine, read_scheduler_options
+from locust_llm.simulator.flags import add_simulator_arguments
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.waiting import Priority
@@ -126,7 +126,9 @@ def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     for host in ("192.0.2.1", "no.such.host.invalid"):
         assert main(["--port", "0", "--host", host]) == 5
         assert capsys.readouterr().err == f"simulator: --host {host} is no address of this machine\n"
-    assert not_opened("", 80, PermissionError(errno.EACCES, "")) == "--port 80 cannot be opened: Permission denied"
+    assert (
+        explain_port_error("", 80, PermissionError(errno.EACCES, "")) == "--port 80 cannot be opened: Permission denied"
+    )
 
 
 def test_certificates_that_cannot_be_read_are_one_line(capsys):
@@ -137,9 +139,9 @@ def test_certificates_that_cannot_be_read_are_one_line(capsys):
 def test_the_queue_is_the_one_that_was_asked_for():
     def scheduler_of(*flags):
         parser = argparse.ArgumentParser()
-        add_arguments(parser)
+        add_simulator_arguments(parser)
         options = parser.parse_args(flags)
-        cost, config, policy, _ = settings(options)
+        cost, config, policy, _ = read_scheduler_options(options)
         return make_engine(options, cost, config, policy, VirtualClock())[0].scheduler
 
     assert type(scheduler_of().waiting) is deque
@@ -153,8 +155,8 @@ def test_the_queue_is_the_one_that_was_asked_for():
 def test_the_policy_follows_from_vllms_flags():
     def policy_of(*flags):
         parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        _, config, policy, max_model_len = settings(parser.parse_args(flags))
+        add_simulator_arguments(parser)
+        _, config, policy, max_model_len = read_scheduler_options(parser.parse_args(flags))
         return policy, config.max_num_batched_tokens, config.long_prefill_token_threshold, max_model_len
 
     assert policy_of() == ("chunked", 8192, 0, 131_072)

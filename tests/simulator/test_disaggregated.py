@@ -5,22 +5,22 @@ from dataclasses import replace
 import pytest
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, Model
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import chunked
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
-NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 ONE_SECOND = replace(LLAMA_8B_H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)
 LINK = Link(bytes_per_token=2, bytes_per_s=20.0)
 
 
 def a_load(prefill=1, decode=1, budget=100, link=LINK, **how):
     clock = VirtualClock()
-    config = Config(max_num_batched_tokens=budget, max_num_seqs=8, kv_tokens=1024)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=8, kv_tokens=1024)
 
     def engines(count):
         return [BatchEngine(Scheduler(config, chunked, record=True), ONE_SECOND, clock) for _ in range(count)]
@@ -30,27 +30,27 @@ def a_load(prefill=1, decode=1, budget=100, link=LINK, **how):
 
 def test_prefill_then_transfer_then_tokens():
     load = a_load(keep_tokens=True)
-    load.open_loop([(0, Request(20, 3))])
+    load.open_loop([(0, VirtualRequest(20, 3))])
     (row,) = load.run()
     assert list(row.token_at) == [4, 5, 6]  # 1 s of prefill, 2 s on the link, a step
 
 
 def test_prefills_do_not_disturb_who_decodes():
     load = a_load(budget=10, keep_tokens=True)
-    load.open_loop([(0, Request(10, 20)), (3, Request(60, 2)), (3, Request(60, 2))])
+    load.open_loop([(0, VirtualRequest(10, 20)), (3, VirtualRequest(60, 2)), (3, VirtualRequest(60, 2))])
     rows = {row.request.prompt_tokens: row for row in load.run()}
     assert list(rows[10].token_at) == [float(at) for at in range(3, 23)]
 
 
 def test_a_link_carries_one_request_at_a_time():
     load = a_load(keep_tokens=True)
-    load.open_loop([(0, Request(20, 1)), (0, Request(20, 1))])
+    load.open_loop([(0, VirtualRequest(20, 1)), (0, VirtualRequest(20, 1))])
     assert [list(row.token_at) for row in load.run()] == [[4], [6]]  # both are computed at 1; on the link until 3 and 5
 
 
 def test_engines_share_the_requests():
     load = a_load(prefill=2, decode=2, budget=20, link=replace(LINK, bytes_per_s=1e9), keep_tokens=True)
-    load.open_loop((0, Request(20, 3)) for _ in range(2))
+    load.open_loop((0, VirtualRequest(20, 3)) for _ in range(2))
     assert [list(row.token_at) for row in load.run()] == [[pytest.approx(at) for at in (2, 3, 4)]] * 2
 
 
@@ -73,12 +73,12 @@ def test_who_hangs_up_leaves_nothing_behind(at, stage):
 
 def test_who_is_preempted_while_it_decodes_computes_its_prompt_there():
     clock = VirtualClock()
-    tight = Config(max_num_batched_tokens=100, max_num_seqs=8, kv_tokens=64)
+    tight = SchedulerConfig(max_num_batched_tokens=100, max_num_seqs=8, kv_tokens=64)
     prefill, decode = (BatchEngine(Scheduler(tight, chunked, record=True), ONE_SECOND, clock) for _ in range(2))
     load = Virtual(
         clock, DisaggregatedEngine([prefill], [decode], replace(LINK, bytes_per_s=1e9), clock), keep_tokens=True
     )
-    load.open_loop((0, Request(31, 4)) for _ in range(2))
+    load.open_loop((0, VirtualRequest(31, 4)) for _ in range(2))
     a, b = load.run()
     assert [round(at, 3) for at in a.token_at] == [2, 3, 4, 5]
     assert (b.preemptions, [round(at, 3) for at in b.token_at][:2]) == (1, [3, 6])

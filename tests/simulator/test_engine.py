@@ -7,13 +7,13 @@ import pytest
 
 from locust_llm.simulator.scheduling.clock import FineSelector, VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.scheduling.cost import Model, step_s
+from locust_llm.simulator.scheduling.cost import CostModel, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 
-NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that
 
 
@@ -39,7 +39,7 @@ class Run:
 
 
 def batch_engine(cost=ONE_SECOND, budget=4, seqs=8, kv_tokens=1024, policy="chunked", **more):
-    config = Config(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens)
     return lambda clock: BatchEngine(Scheduler(config, POLICIES[policy]), cost, clock, **more)
 
 
@@ -115,9 +115,9 @@ def test_a_prefill_delays_the_decodes_of_its_step():
     a = run.request(0, 100, 4)
     b = run.request(0.012, 8000, 2)  # during a's second step
     run.go()
-    alone = step_s(H100, [(100, 1)])
-    both = step_s(H100, [(101, 1), (0, 8000)])
-    start = step_s(H100, [(0, 100)])
+    alone = step_duration_s(H100, [(100, 1)])
+    both = step_duration_s(H100, [(101, 1), (0, 8000)])
+    start = step_duration_s(H100, [(0, 100)])
     assert start < 0.012 < start + alone
     assert a[:3] == pytest.approx([start, start + alone, start + alone + both], rel=1e-12)
     assert b[0] == a[2]

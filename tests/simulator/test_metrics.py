@@ -7,7 +7,7 @@ import pytest
 from support.simulated import HELLO, started
 
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.telemetry import Metrics, text
+from locust_llm.simulator.telemetry import EngineMetrics, format_metrics_page
 
 SAMPLE = re.compile(r"(vllm:[a-z0-9_]+)(\{[^}]*\})? (\S+)")
 STATE = {"running": 3, "waiting": 1, "used_blocks": 5, "num_blocks": 20, "preemptions": 2, "cache_queries": 90,
@@ -31,7 +31,7 @@ def value(found, name, **labels):
 
 
 def test_one_request_by_hand():
-    metrics = Metrics("m", 1000)
+    metrics = EngineMetrics("m", 1000)
     sequence = Sequence(100, 3)
     sequence.started_at, sequence.output_then = 10.5, 3
     metrics.first_token(100, 1.5)
@@ -39,7 +39,7 @@ def test_one_request_by_hand():
         metrics.gap(gap)
     metrics.generation_tokens += 3
     metrics.finished(sequence, sequence.num_output_tokens, "length", arrived_at=10.0, first_at=11.5, done_at=11.56)
-    found = samples(text([(metrics, STATE)]))
+    found = samples(format_metrics_page([(metrics, STATE)]))
     sums = {
         "time_to_first_token_seconds": 1.5,
         "inter_token_latency_seconds": 0.06,
@@ -70,9 +70,9 @@ def test_one_request_by_hand():
 
 
 def test_a_value_on_a_bound_is_in_its_bucket():
-    metrics = Metrics("m", 1000)
+    metrics = EngineMetrics("m", 1000)
     metrics.gap(0.025)
-    found = samples(text([(metrics, STATE)]))
+    found = samples(format_metrics_page([(metrics, STATE)]))
     assert value(found, "inter_token_latency_seconds_bucket", le="0.01") == 0
     assert value(found, "inter_token_latency_seconds_bucket", le="0.025") == 1
 
@@ -82,7 +82,7 @@ VLLM = Path(__file__).parents[1] / "captures" / "vllm_metrics.txt"
 
 def test_every_name_label_and_bucket_is_one_of_vllms():
     """The capture: these metrics of a real vLLM 0.32.0 with a context of 16,384."""
-    ours = set(samples(text([(Metrics("tiny", 16384), STATE)])))
+    ours = set(samples(format_metrics_page([(EngineMetrics("tiny", 16384), STATE)])))
     assert ours <= set(samples(VLLM.read_text()))
     assert len(ours) > 200
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.simulated import Simulator, received, started
 
-from locust_llm.client.answer import joined
+from locust_llm.client.answer import join_deltas
 from locust_llm.client.response import Response
 from locust_llm.core.record import OK
-from locust_llm.protocols.known import PROTOCOLS, request_body
-from locust_llm.protocols.responses import continued
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.responses import split_at_stored_response
 
 KINDS = ("chat", "completions", "responses", "messages")
 THREE = [{"role": "user", "content": "one " * words} for words in (1, 2, 3)]
@@ -39,7 +39,7 @@ def ask(
     server: Simulator, kind: str, messages: Any = HELLO, tokens: int = 4, quirks: str = "", **more: Any
 ) -> tuple[Response, tuple[str, str]]:
     """The answer to one request, and (outcome, message)."""
-    body = request_body(kind, None, messages, tokens, **more)
+    body = encode_request_body(kind, None, messages, tokens, **more)
     head = f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Simulate: {quirks}\r\n"
     stream = Response(0, kind=kind, keep_text=True)
     data = received(server.raw(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body))
@@ -75,7 +75,7 @@ def test_what_was_cached(server: Simulator, kind: str) -> None:
 def test_reasoning_then_text(server: Simulator, kind: str) -> None:
     for streaming in (True, False):
         stream, outcome = ask(server, kind, quirks="reasoning=3", streaming=streaming)
-        message = joined(stream.answer.deltas or ())
+        message = join_deltas(stream.answer.deltas or ())
         assert (outcome, len(message["reasoning"].split()), len(message["content"].split())) == ((OK, ""), 3, 1)
         assert not streaming or (stream.answer.first_output, len(stream.answer.chunk_reads)) == (3, 4)
 
@@ -85,7 +85,7 @@ def test_reasoning_then_text(server: Simulator, kind: str) -> None:
 def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
     more = {"tools": [TOOL], "streaming": streaming}
     stream, outcome = ask(server, kind, **more)
-    message = joined(stream.answer.deltas or ())
+    message = join_deltas(stream.answer.deltas or ())
     (call,) = message["tool_calls"]
     assert (outcome, stream.answer.finish_reason) == ((OK, ""), "tool_calls")
     assert (message["content"], call["function"]["name"]) == (None, "look_up")
@@ -93,7 +93,7 @@ def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
     assert not streaming or len(stream.answer.chunk_reads) == 1 + 4
     given = [*HELLO, message, {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}]
     stream, outcome = ask(server, kind, given, **more)
-    assert (outcome, len(joined(stream.answer.deltas or ())["content"].split())) == ((OK, ""), 4)
+    assert (outcome, len(join_deltas(stream.answer.deltas or ())["content"].split())) == ((OK, ""), 4)
     # 20 tokens of HELLO; the call {"text":"the river runs slow"}: 13, and 5 of its message; the tool's answer: 1 and 5
     counted = [ask(server, kind, [*HELLO, *turns], **more)[0].answer.input_tokens for turns in SESSION]
     assert counted == [20, 20 + 13 + 5 + 1 + 5]
@@ -102,7 +102,7 @@ def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
 @pytest.mark.parametrize("kind", WITH_TOOLS)
 def test_which_tool_is_called(server: Simulator, kind: str) -> None:
     for choice, name in (("auto", "look_up"), ("required", "look_up"), (NOW, "now"), ("none", None)):
-        message = joined(ask(server, kind, tools=[TOOL, NOW], tool_choice=choice)[0].answer.deltas or ())
+        message = join_deltas(ask(server, kind, tools=[TOOL, NOW], tool_choice=choice)[0].answer.deltas or ())
         assert [call["function"]["name"] for call in message.get("tool_calls", [])] == [name] * (name is not None)
 
 
@@ -114,11 +114,11 @@ def test_a_response_goes_on_from_the_one_before(server: Simulator, streaming: bo
         more: dict[str, Any] = {"tools": [TOOL] if turn == 0 else [], "streaming": streaming}
         whole, news = ask(server, "responses", said, **more)[0], said
         if turn:
-            id_, news = continued(said)
+            id_, news = split_at_stored_response(said)
             more["previous_response_id"] = id_
         answer = ask(server, "responses", news, **more)[0].answer
         assert (answer.input_tokens, len(news)) == (whole.answer.input_tokens, 2)
-        message = joined(answer.deltas or ())
+        message = join_deltas(answer.deltas or ())
         said += [message | {"response_id": answer.response_id}, {"role": "user", "content": "go on"}]
         if "tool_calls" in message:
             said[-1] = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "nothing"}

@@ -9,16 +9,16 @@ from itertools import pairwise
 import pytest
 from support.simulated import HELLO, events, post, received, started
 
-from locust_llm.simulator.quirks import LIKE, Quirks, parse
+from locust_llm.simulator.quirks import LIKE, Quirks, parse_quirks
 
 VLLM = LIKE["vllm"]
 
 
 def test_a_list_of_changes():
-    found = parse("role=early, stall=5,stall_s=0.25 ,done=no,", VLLM)
+    found = parse_quirks("role=early, stall=5,stall_s=0.25 ,done=no,", VLLM)
     assert found == Quirks(role="early", stall=5, stall_s=0.25, done=False)
-    assert parse("", found) is not None
-    assert parse("role=first", found) == Quirks(stall=5, stall_s=0.25, done=False)
+    assert parse_quirks("", found) is not None
+    assert parse_quirks("role=first", found) == Quirks(stall=5, stall_s=0.25, done=False)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_list_of_changes():
 )
 def test_what_cannot_be_asked_for(text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse(text, VLLM)
+        parse_quirks(text, VLLM)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import re
 import pytest
 from support.simulated import CHAT, started
 
-from locust_llm.simulator.scheduling.engine import Router, together
-from locust_llm.simulator.telemetry import Metrics, text
+from locust_llm.simulator.scheduling.engine import Router, merge_engine_states
+from locust_llm.simulator.telemetry import EngineMetrics, format_metrics_page
 
 
 class Cache:
@@ -59,10 +59,10 @@ def test_most_of_the_prefix_then_fewest_requests_then_the_turn():
 
 def test_states_and_pages_of_several_engines():
     states = [{"running": 2, "max_late_s": 0.5, "lost_s": 1.0}, {"running": 3, "max_late_s": 0.1, "lost_s": 2.0}]
-    assert together(states) == {"running": 5, "max_late_s": 0.5, "lost_s": 3.0}
-    pair = [Metrics("m", 100), Metrics("m", 100)]
+    assert merge_engine_states(states) == {"running": 5, "max_late_s": 0.5, "lost_s": 3.0}
+    pair = [EngineMetrics("m", 100), EngineMetrics("m", 100)]
     pair[1].first_token(7, 0.5)
-    page = text(zip(pair, ({"running": 2, "waiting": 0}, {"running": 3, "waiting": 0}), strict=True))
+    page = format_metrics_page(zip(pair, ({"running": 2, "waiting": 0}, {"running": 3, "waiting": 0}), strict=True))
     assert 'vllm:num_requests_running{engine="0",model_name="m"} 2.0\nvllm:num_requests_running{engine="1",' in page
     assert 'vllm:prompt_tokens_total{engine="1",model_name="m"} 7.0' in page
     heads = re.findall(r"# TYPE (\S+)", page)

@@ -7,8 +7,8 @@ from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.sequence import Sequence, Status, num_blocks_for
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.sequence import Sequence, SequenceStatus, num_blocks_for
 from locust_llm.simulator.scheduling.waiting import queue
 
 
@@ -114,7 +114,7 @@ def test_preemption_takes_the_last_and_it_comes_back_first():
     assert step(s) == ({a: 32, b: 32}, {a, b})
     (c,) = added(s, Sequence(1, 1))
     assert step(s) == ({a: 1}, {a})  # a's 33rd token needs a fifth block; nobody is admitted in such a step
-    assert (b.status, b.num_computed_tokens, b.num_output_tokens, b.num_blocks) == (Status.WAITING, 0, 1, 0)
+    assert (b.status, b.num_computed_tokens, b.num_output_tokens, b.num_blocks) == (SequenceStatus.WAITING, 0, 1, 0)
     assert list(s.waiting) == [b, c]
     assert s.num_preemptions == 1
     assert step(s) == ({b: 33, c: 1}, {b, c})  # b computes its prompt and its own token again
@@ -130,7 +130,7 @@ def test_the_last_one_preempts_itself():
 
 
 def by_priority(kv_tokens):
-    config = Config(max_num_batched_tokens=40, max_num_seqs=8, kv_tokens=kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=8, kv_tokens=kv_tokens)
     return Scheduler(config, POLICIES["chunked"], waiting=queue("priority"))
 
 

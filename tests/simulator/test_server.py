@@ -9,7 +9,7 @@ import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started
 
 from locust_llm.simulator.api import NAME
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +293,7 @@ def test_max_prefilling_counts_those_before_their_first_token(fixed):
 
 @pytest.mark.serial
 def test_a_step_takes_its_time_and_no_more(batching):
-    decode_s = step_s(LLAMA_8B_H100, [(12, 1)])
+    decode_s = step_duration_s(LLAMA_8B_H100, [(12, 1)])
     batching.chat(max_tokens=60, headers={"X-Request-Id": "steps"})
     row = batching.row("steps")
     took = row["first_at"][0] - row["arrived_at"]

@@ -15,13 +15,13 @@ from support.simulated import CHAT, HELLO, events, post, received, started, unch
 
 from locust_llm.simulator import otlp
 from locust_llm.simulator.cli import OTLP_MISSING
-from locust_llm.simulator.otlp import Sender, Span
+from locust_llm.simulator.otlp import SimulatedSpan, SpanSender
 from locust_llm.simulator.otlp_encoder import Encoder
 from locust_llm.simulator.spans import parse_traceparent
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ENGINE = ("queue", "own_prefill", "others", "pace", "stalls", "preemption")
-SPAN = Span("llm_request", bytes(range(16)), bytes(range(8)), bytes(range(8, 16)), 1795159663_123456789,
+SPAN = SimulatedSpan("llm_request", bytes(range(16)), bytes(range(8)), bytes(range(8, 16)), 1795159663_123456789,
             1795159664_000000001, {"e2e": 0.5, "id": "chatcmpl-ä", "n": 300})  # fmt: skip
 AS_PROTOBUF = (
     "0a98010a150a130a0c736572766963652e6e616d6512030a0173127f0a030a017312780a10000102030405060708090a0b0c0d0e0f12080001"
@@ -252,7 +252,9 @@ def test_who_does_not_take_spans_holds_up_nobody(monkeypatch):
 
     async def count():
         server = await asyncio.start_server(endpoint, "127.0.0.1", 0)
-        sender = Sender(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/traces", Encoder("http/protobuf", "s"))
+        sender = SpanSender(
+            f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/traces", Encoder("http/protobuf", "s")
+        )
         for _ in range(7):
             sender.add(SPAN)
         await sender.flush()
@@ -268,6 +270,6 @@ def test_who_does_not_take_spans_holds_up_nobody(monkeypatch):
 def test_where_spans_may_go():
     for url in ("https://127.0.0.1:4318", "grpc://127.0.0.1:4317", "127.0.0.1:4318"):
         with pytest.raises(ValueError, match="--otlp-traces-endpoint must be an address such as"):
-            Sender(url, Encoder("http/json", "s"))
-    sender = Sender("http://[::1]", Encoder("http/json", "s"))
+            SpanSender(url, Encoder("http/json", "s"))
+    sender = SpanSender("http://[::1]", Encoder("http/json", "s"))
     assert (sender.host, sender.port, sender.path) == ("::1", 4318, "/v1/traces")

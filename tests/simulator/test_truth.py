@@ -3,11 +3,11 @@
 import json
 
 from locust_llm.simulator import telemetry as truth
-from locust_llm.simulator.telemetry import Row, Truth
+from locust_llm.simulator.telemetry import ServerTruth, TruthRow
 
 
 def finished(book, row_id, stamps=()):
-    row = Row(row_id, 10, 2, 1.0)
+    row = TruthRow(row_id, 10, 2, 1.0)
     book.arrived(row)
     if row.token_at is not None:
         row.token_at.extend(stamps)
@@ -21,8 +21,8 @@ def ids(book):
 
 
 def test_prefilling_is_between_arrival_and_first_token():
-    book = Truth()
-    a, b = Row("a", 10, 2, 1.0), Row("b", 10, 2, 2.0)
+    book = ServerTruth()
+    a, b = TruthRow("a", 10, 2, 1.0), TruthRow("b", 10, 2, 2.0)
     book.arrived(a)
     book.arrived(b)
     book.prefilled(3.0)
@@ -34,9 +34,9 @@ def test_prefilling_is_between_arrival_and_first_token():
 
 
 def test_reset_keeps_what_is_under_way():
-    book = Truth()
+    book = ServerTruth()
     finished(book, "old")
-    running = Row("running", 10, 2, 5.0)
+    running = TruthRow("running", 10, 2, 5.0)
     book.arrived(running)
     book.connections = 7
     book.reset()
@@ -49,14 +49,14 @@ def test_reset_keeps_what_is_under_way():
 
 
 def test_token_times_come_in_pairs_and_only_if_asked():
-    assert finished(Truth(), "a").as_json()["token_at"] is None
-    row = finished(Truth(full=True), "a", [1.0, 1.5, 2.0, 2.5])
+    assert finished(ServerTruth(), "a").as_json()["token_at"] is None
+    row = finished(ServerTruth(full=True), "a", [1.0, 1.5, 2.0, 2.5])
     assert json.loads(json.dumps(row.as_json()))["token_at"] == [[1.0, 1.5], [2.0, 2.5]]
 
 
 def test_old_rows_make_room(monkeypatch):
     monkeypatch.setattr(truth, "MAX_ROWS", 3)
-    book = Truth()
+    book = ServerTruth()
     for n in range(5):
         finished(book, str(n))
     assert ids(book) == ["2", "3", "4"]
@@ -64,7 +64,7 @@ def test_old_rows_make_room(monkeypatch):
 
 def test_old_stamps_make_room(monkeypatch):
     monkeypatch.setattr(truth, "MAX_STAMPS", 10)
-    book = Truth(full=True)
+    book = ServerTruth(full=True)
     for n in range(5):
         finished(book, str(n), [0.0] * 4)
     assert ids(book) == ["3", "4"]

@@ -9,7 +9,7 @@ from support.examples import examples
 from support.stepping import added, end, schedule
 
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.waiting import queue
 
@@ -204,7 +204,7 @@ class Twin:
     ),
 )  # fmt: skip
 def test_they_agree_on_every_step(budget, seqs, blocks, whole, caching, priority, more, arrivals):
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=max(budget, 80) if whole else budget, max_num_seqs=seqs, kv_tokens=BLOCK * blocks,
         enable_chunked_prefill=not whole, enable_prefix_caching=caching, **more,
     )  # fmt: skip

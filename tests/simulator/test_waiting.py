@@ -9,15 +9,15 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES, chunked
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.simulator.scheduling.waiting import QUEUES, Fair, Priority, queue
 
 
 def make(waiting, *, budget=100, seqs=1, kv_tokens=1024, policy=chunked):
     return Scheduler(
-        Config(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens), policy, waiting=waiting
+        SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens), policy, waiting=waiting
     )
 
 
@@ -116,7 +116,7 @@ def test_queues_give_in_the_order_that_they_show(name):
 def test_four_to_one_is_four_to_one(policy):
     """Both always have requests waiting, of other lengths: service in tokens, a token of output worth two."""
     clock, random = VirtualClock(), Random(1)
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000, long_prefill_token_threshold=100,
         max_num_partial_prefills=2,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_four_to_one_is_four_to_one(policy):
 
     def requests(tenant, most):
         while True:
-            yield Request(random.randrange(10, most), random.randrange(5, 40), tenant=tenant)
+            yield VirtualRequest(random.randrange(10, most), random.randrange(5, 40), tenant=tenant)
 
     load.closed_loop(30, requests("gold", 100))
     load.closed_loop(30, requests("free", 300))

@@ -9,13 +9,13 @@ from support.records import answered
 
 from locust_llm.core.record import OK as RECORD_OK
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.probe.requests import ProbeResult
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summarise import evidence
-from locust_llm.report.probe_report import Probe
-from locust_llm.run.control.live_stats import Client
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summarise import collect_evidence
+from locust_llm.report.probe_report import ProbeExperiment
+from locust_llm.run.control.live_stats import ClientLateness
 from locust_llm.slo.client_verdict import (
     BUSY_ADVICE,
     CPU_WAIT,
@@ -27,9 +27,9 @@ from locust_llm.slo.client_verdict import (
     OK,
     PERMIT_ADVICE,
     PERMIT_LAG,
-    Evidence,
-    Verdict,
-    judge,
+    ClientVerdict,
+    ProcessEvidence,
+    judge_client,
 )
 
 FINE = {
@@ -39,8 +39,8 @@ FINE = {
 }  # fmt: skip
 
 
-def told(worker: str = "local", **figures: float | None) -> Evidence:
-    return Evidence(worker=worker, requests=100, **(FINE | figures))
+def told(worker: str = "local", **figures: float | None) -> ProcessEvidence:
+    return ProcessEvidence(worker=worker, requests=100, **(FINE | figures))
 
 
 @pytest.mark.parametrize(
@@ -68,21 +68,23 @@ def told(worker: str = "local", **figures: float | None) -> Evidence:
     ],
 )
 def test_each_figure_against_its_limits(figures: dict[str, float | None], level: str) -> None:
-    verdict = judge([told(**figures)])
+    verdict = judge_client([told(**figures)])
     assert verdict is not None
     assert verdict.level == level
     assert len(verdict.reasons) == (level != OK)
 
 
 def test_the_worst_of_all_processes_counts_and_is_named() -> None:
-    verdict = judge([told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)])
+    verdict = judge_client(
+        [told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)]
+    )
     assert verdict is not None
     assert verdict.level == INVALID
     assert verdict.reasons == ("process c: merged chunks 30.0% (limit 25.0%)",)
 
 
 def test_what_explains_it_is_named_beside_what_is_worse() -> None:
-    verdict = judge([told(merged_share=0.3, cpu_share=0.93, loop_lag_p99_ms=260.0)])
+    verdict = judge_client([told(merged_share=0.3, cpu_share=0.93, loop_lag_p99_ms=260.0)])
     assert verdict is not None
     assert verdict.level == INVALID
     assert [reason.split(" (limit")[0] for reason in verdict.reasons] == [
@@ -92,7 +94,7 @@ def test_what_explains_it_is_named_beside_what_is_worse() -> None:
 
 
 def test_other_programs_are_named_as_such_and_more_processes_are_not_advised() -> None:
-    verdict = judge([told(merged_share=0.3, cpu_wait_share=0.4)])
+    verdict = judge_client([told(merged_share=0.3, cpu_wait_share=0.4)])
     assert verdict is not None
     assert (verdict.level, len(verdict.reasons), verdict.advice) == (INVALID, 2, CPU_WAIT_ADVICE)
     assert verdict.reasons[1] == f"{CPU_WAIT} 40.0% (limit 25.0%)"
@@ -100,20 +102,20 @@ def test_other_programs_are_named_as_such_and_more_processes_are_not_advised() -
 
 def test_a_slow_server_is_not_the_clients_doing() -> None:
     """As recorded on 2 cores with nothing else on: 100 users, a server with 5 s to the first token and one each 200 ms."""
-    recorded = Evidence(
+    recorded = ProcessEvidence(
         worker="local", requests=150, ttft_p99_ms=5005.44, ttft_p99_least_ms=5005.44, merged_share=0.0,
         read_lag_p99_ms=7.03, send_lag_p99_ms=0.137, loop_lag_p99_ms=2.41, cpu_share=0.0232, cpu_wait_share=0.0032,
     )  # fmt: skip
-    assert judge([recorded]) == Verdict(OK)
+    assert judge_client([recorded]) == ClientVerdict(OK)
 
 
 def test_a_burning_machine_is_told_apart() -> None:
     """As recorded beside 16 programs that compute without end: 100 users, 200 ms to the first token and one each 20."""
-    recorded = Evidence(
+    recorded = ProcessEvidence(
         worker="local", requests=300, ttft_p99_ms=220.26, ttft_p99_least_ms=205.06, merged_share=0.0609,
         read_lag_p99_ms=55.28, send_lag_p99_ms=0.405, loop_lag_p99_ms=122.3, cpu_share=0.1128, cpu_wait_share=0.5729,
     )  # fmt: skip
-    verdict = judge([recorded])
+    verdict = judge_client([recorded])
     assert verdict is not None
     assert (verdict.level, verdict.advice) == (DEGRADED, CPU_WAIT_ADVICE)
     assert verdict.reasons[-1].startswith(f"{CPU_WAIT} 57.3%")
@@ -137,7 +139,9 @@ def test_a_burning_machine_is_told_apart() -> None:
     ],
 )
 def test_how_far_sentinel_streams_may_be_off(off: dict[str, Any], level: str) -> None:
-    verdict = judge([Evidence(worker="local", requests=9, ttft_p99_ms=100.0, gap_p99_ms=20.0, merged_share=0.0, **off)])
+    verdict = judge_client(
+        [ProcessEvidence(worker="local", requests=9, ttft_p99_ms=100.0, gap_p99_ms=20.0, merged_share=0.0, **off)]
+    )
     assert verdict is not None
     assert verdict.level == level
 
@@ -174,12 +178,12 @@ def test_one_late_send_of_few_decides_only_where_it_took_a_share_of_the_time(
 ) -> None:
     """At the end of the run, and while it is on."""
     records = sent_late(count, *late_ms, each_ms=each_ms)
-    requests = collect(records).requests
-    live = Client()
+    requests = collect_columns(records).requests
+    live = ClientLateness()
     for record in records:
         live.add(record)
-    for found in (evidence(Selection(requests, np.ones(count, np.bool_)), []), [live.evidence("local")]):
-        verdict = judge(found)
+    for found in (collect_evidence(RequestSelection(requests, np.ones(count, np.bool_)), []), [live.evidence("local")]):
+        verdict = judge_client(found)
         assert verdict is not None
         assert verdict.reasons == ((reason,) if reason else ())
         assert verdict.level == (INVALID if reason else OK)
@@ -187,11 +191,11 @@ def test_one_late_send_of_few_decides_only_where_it_took_a_share_of_the_time(
 
 def test_a_request_that_was_sent_again_was_not_late_by_the_load_generators_doing() -> None:
     records = [replace(one, resent=1) for one in sent_late(200, *[195.0] * 50, each_ms=1000)]
-    live = Client()
+    live = ClientLateness()
     for record in records:
         live.add(record)
-    of_run = evidence(Selection(collect(records).requests, np.ones(200, np.bool_)), [])
-    assert [judge(of_run), judge([live.evidence("local")])] == [Verdict(OK), Verdict(OK)]
+    of_run = collect_evidence(RequestSelection(collect_columns(records).requests, np.ones(200, np.bool_)), [])
+    assert [judge_client(of_run), judge_client([live.evidence("local")])] == [ClientVerdict(OK), ClientVerdict(OK)]
 
 
 @pytest.mark.parametrize("ttft_ms", [200.0, 2130.0])
@@ -202,10 +206,10 @@ def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) 
         answered(reported, 5000, sent_at=10.0 + i, worker="local", merged=((0, round(soonest * 1e3)),))
         for i, (reported, soonest) in enumerate(times)
     ]
-    (found,) = evidence(Selection(collect(records).requests, np.ones(38, np.bool_)), [])
+    (found,) = collect_evidence(RequestSelection(collect_columns(records).requests, np.ones(38, np.bool_)), [])
     assert found.ttft_p99_ms == pytest.approx(ttft_ms)
-    verdict = judge([replace(found, merged_share=None)])
-    assert verdict == Verdict(OK)
+    verdict = judge_client([replace(found, merged_share=None)])
+    assert verdict == ClientVerdict(OK)
 
 
 @pytest.mark.parametrize(
@@ -235,14 +239,14 @@ def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) 
     ],
 )  # fmt: skip
 def test_a_reason_names_where_its_limit_comes_from(figures: dict[str, float | None], reason: str) -> None:
-    verdict = judge([told(**figures)])
+    verdict = judge_client([told(**figures)])
     assert verdict is not None
     assert verdict.reasons == (reason,)
 
 
 def test_nothing_to_judge_by() -> None:
-    assert judge([]) is None
-    assert judge([Evidence(worker="local", requests=0)]) is None
+    assert judge_client([]) is None
+    assert judge_client([ProcessEvidence(worker="local", requests=0)]) is None
 
 
 def test_a_probe_is_held_against_the_least_ttft_that_it_compares() -> None:
@@ -253,40 +257,44 @@ def test_a_probe_is_held_against_the_least_ttft_that_it_compares() -> None:
         ProbeResult(number, kind, turn, "long", RECORD_OK, tokens, tokens, 4, 4, 5.0, (5.0 + ttft_s,))
         for number, (kind, turn, tokens, ttft_s) in enumerate(took)
     ]
-    requests = collect([answered(1000, 1020, 1040)]).requests
-    (of_probe,) = evidence(Selection(requests, np.array([True])), [], experiment=Probe(results))
+    requests = collect_columns([answered(1000, 1020, 1040)]).requests
+    (of_probe,) = collect_evidence(
+        RequestSelection(requests, np.array([True])), [], experiment=ProbeExperiment(results)
+    )
     assert (of_probe.ttft_p99_ms, of_probe.ttft_compared_ms) == (None, pytest.approx(1000.0))
-    (cut_short,) = evidence(Selection(requests, np.array([True])), [], experiment=Probe(results[4:]))
+    (cut_short,) = collect_evidence(
+        RequestSelection(requests, np.array([True])), [], experiment=ProbeExperiment(results[4:])
+    )
     assert cut_short.ttft_compared_ms is None
 
 
 def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> None:
     """Two stages of two processes; in the second the chunks of one process came two to a read."""
     merged = ((1, 110_000), (2, 110_000))
-    requests = collect([
+    requests = collect_columns([
         answered(100, 120, 140, worker="a", stage=0),
         answered(200, 220, 240, worker="b", stage=0),
         answered(100, 140, 140, worker="a", stage=1, merged=merged),
         answered(300, 320, 340, worker="a", stage=1),
     ]).requests  # fmt: skip
     first, second = np.array([True, True, False, False]), np.array([False, False, True, True])
-    calm = [Health(worker=name, cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=0.01) for name in "ab"]
-    a, b = evidence(Selection(requests, first), calm)
+    calm = [ProcessHealth(worker=name, cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=0.01) for name in "ab"]
+    a, b = collect_evidence(RequestSelection(requests, first), calm)
     assert (a.worker, a.requests, a.merged_share, a.ttft_p99_ms) == ("a", 1, 0, pytest.approx(100))
     assert (b.worker, b.ttft_p99_ms, b.cpu_share, b.cpu_wait_share) == ("b", pytest.approx(200), 0.1, 0.01)
-    (only,) = evidence(Selection(requests, second), [])  # b sent nothing there, and nobody watched a
+    (only,) = collect_evidence(RequestSelection(requests, second), [])  # b sent nothing there, and nobody watched a
     assert (only.worker, only.requests, only.merged_share, only.cpu_wait_share) == ("a", 2, 2 / 6, None)
     assert only.ttft_p99_ms == pytest.approx(100)  # of 100 and 300 the second largest
-    levels = [verdict.level for verdict in map(judge, ([a, b], [only])) if verdict is not None]
+    levels = [verdict.level for verdict in map(judge_client, ([a, b], [only])) if verdict is not None]
     assert levels == [OK, INVALID]
 
 
 def test_fewer_processes_are_for_permits_that_are_late() -> None:
     late = {"permit_lag_p99_ms": 150.0, "due_p99_ms": 1000.0}
-    verdict = judge([told(**late), told("b")])
+    verdict = judge_client([told(**late), told("b")])
     assert verdict is not None
     assert (verdict.level, verdict.advice, verdict.signals) == (DEGRADED, PERMIT_ADVICE, {PERMIT_LAG: DEGRADED})
-    waits = judge([told(**late, cpu_wait_share=0.1)])
+    waits = judge_client([told(**late, cpu_wait_share=0.1)])
     assert waits is not None
     assert waits.advice == CPU_WAIT_ADVICE
 
@@ -304,7 +312,7 @@ def test_fewer_processes_are_for_permits_that_are_late() -> None:
     ],
 )
 def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(known: Any, advice: str) -> None:
-    verdict = judge([told(merged_share=0.3, **known)])
+    verdict = judge_client([told(merged_share=0.3, **known)])
     assert verdict is not None
     assert verdict.advice == advice
 
@@ -314,6 +322,6 @@ def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(kn
     [(0.3, "merged chunks 30.0% (limit 25.0%)"), (0.2501, "merged chunks 25.01% (limit 25.00%)")],
 )
 def test_a_value_above_its_limit_looks_so(merged_share: float, text: str) -> None:
-    verdict = judge([told(merged_share=merged_share)])
+    verdict = judge_client([told(merged_share=merged_share)])
     assert verdict is not None
     assert verdict.reasons == (text,)

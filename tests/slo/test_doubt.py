@@ -2,9 +2,27 @@
 
 import pytest
 
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, Verdict, judge, signals
-from locust_llm.slo.doubt import DOUBTS, EITHER, HIGH, LOW, error_of, reason_of, signals_of, stays, untouched
-from locust_llm.slo.grammar import parse
+from locust_llm.slo.client_verdict import (
+    DEGRADED,
+    INVALID,
+    OK,
+    ClientVerdict,
+    ProcessEvidence,
+    judge_client,
+    measure_signals,
+)
+from locust_llm.slo.doubt import (
+    DOUBTS,
+    EITHER,
+    HIGH,
+    LOW,
+    decision_survives_error,
+    explain_void_rule,
+    find_rule_error,
+    find_touching_signals,
+    list_unaffected_metrics,
+)
+from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.metrics import BY_WORD
 
 TTFT_HIGH = {"ttft_p99_ms": 200.0, "ttft_p99_least_ms": 190.0}
@@ -13,8 +31,8 @@ GAPS_OFF = {"gap_off_ms": 5.0, "gap_p99_ms": 20.0}
 LATE = {"send_lag_p99_ms": 101.0}
 
 
-def verdict(**figures: float) -> Verdict:
-    found = judge([Evidence(worker="local", requests=9, **figures)])  # type: ignore[arg-type]
+def verdict(**figures: float) -> ClientVerdict:
+    found = judge_client([ProcessEvidence(worker="local", requests=9, **figures)])  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -47,7 +65,7 @@ def verdict(**figures: float) -> Verdict:
     ],
 )
 def test_which_metrics_a_signal_touches(figures: dict[str, float], rule: str, error: str | None) -> None:
-    assert error_of(verdict(**figures), parse(rule)) == error
+    assert find_rule_error(verdict(**figures), parse_rule(rule)) == error
 
 
 @pytest.mark.parametrize(
@@ -67,46 +85,49 @@ def test_which_metrics_a_signal_touches(figures: dict[str, float], rule: str, er
     ],
 )
 def test_what_can_only_become_safer_stays(rule: str, holds: bool | None, error: str, expected: bool) -> None:
-    assert stays(parse(rule), holds, error) == expected  # type: ignore[arg-type]
+    assert decision_survives_error(parse_rule(rule), holds, error) == expected  # type: ignore[arg-type]
 
 
 def test_every_signal_has_a_row_and_every_word_is_one() -> None:
-    every = Evidence(
+    every = ProcessEvidence(
         worker="local", requests=9, ttft_p99_ms=1.0, ttft_p99_least_ms=1.0, merged_share=0.0, read_lag_p99_ms=1.0,
         send_lag_p99_ms=1.0, permit_lag_p99_ms=1.0, loop_lag_p99_ms=1.0, cpu_share=0.1, cpu_wait_share=0.1, ttft_off_ms=1.0,
         gap_off_ms=1.0, gap_p99_ms=1.0,
     )  # fmt: skip
-    assert {signal.what for signal in signals(every) if signal.decides} <= DOUBTS.keys()
+    assert {signal.what for signal in measure_signals(every) if signal.decides} <= DOUBTS.keys()
     assert {word for doubt in DOUBTS.values() for word in doubt.errors} <= BY_WORD.keys()
 
 
 def test_an_unknown_reason_may_be_wrong_either_way() -> None:
-    rule = parse("ttft p95 < 1s")
-    for some in (Verdict(DEGRADED, ("late",)), Verdict(INVALID, ("late",), signals={"of another version": INVALID})):
-        assert error_of(some, rule) == EITHER
-        assert reason_of(some, rule) == f"the client verdict is {some.level}: late"
-    assert error_of(Verdict(DEGRADED, ("late",)), parse("requests_per_s > 1")) is None
-    assert error_of(Verdict(INVALID, ("late",)), parse("requests_per_s > 1")) == EITHER
-    assert error_of(Verdict(OK), rule) is error_of(None, rule) is None
+    rule = parse_rule("ttft p95 < 1s")
+    for some in (
+        ClientVerdict(DEGRADED, ("late",)),
+        ClientVerdict(INVALID, ("late",), signals={"of another version": INVALID}),
+    ):
+        assert find_rule_error(some, rule) == EITHER
+        assert explain_void_rule(some, rule) == f"the client verdict is {some.level}: late"
+    assert find_rule_error(ClientVerdict(DEGRADED, ("late",)), parse_rule("requests_per_s > 1")) is None
+    assert find_rule_error(ClientVerdict(INVALID, ("late",)), parse_rule("requests_per_s > 1")) == EITHER
+    assert find_rule_error(ClientVerdict(OK), rule) is find_rule_error(None, rule) is None
 
 
 def test_which_signals_touch_a_rule() -> None:
     every = verdict(**MERGED, **GAPS_OFF, **LATE)
-    assert signals_of(every, parse("ttft p95 < 1s")) == {"merged chunks", "send after admission p99"}
-    assert signals_of(every, parse("icl p95 < 1s")) == {*every.signals}
-    assert signals_of(every, parse("error_rate < 1%")) == set()
-    assert signals_of(Verdict(DEGRADED, ("late",)), parse("ttft p95 < 1s")) == {""}
+    assert find_touching_signals(every, parse_rule("ttft p95 < 1s")) == {"merged chunks", "send after admission p99"}
+    assert find_touching_signals(every, parse_rule("icl p95 < 1s")) == {*every.signals}
+    assert find_touching_signals(every, parse_rule("error_rate < 1%")) == set()
+    assert find_touching_signals(ClientVerdict(DEGRADED, ("late",)), parse_rule("ttft p95 < 1s")) == {""}
 
 
 def test_which_main_figures_are_not_in_doubt() -> None:
-    assert untouched(verdict(**TTFT_HIGH)) == ["ITL", "Request Latency", "throughput"]
-    assert untouched(verdict(**MERGED)) == ["throughput"]
-    assert untouched(verdict(**LATE)) == untouched(Verdict(INVALID, ("late",))) == []
+    assert list_unaffected_metrics(verdict(**TTFT_HIGH)) == ["ITL", "Request Latency", "throughput"]
+    assert list_unaffected_metrics(verdict(**MERGED)) == ["throughput"]
+    assert list_unaffected_metrics(verdict(**LATE)) == list_unaffected_metrics(ClientVerdict(INVALID, ("late",))) == []
 
 
 def test_the_reason_names_what_touches_the_rule() -> None:
     both = verdict(**MERGED, **GAPS_OFF)
-    assert reason_of(both, parse("ttft p95 < 1s")) == "the client verdict is DEGRADED: chunks came merged"
-    assert reason_of(both, parse("icl p95 < 1s")) == (
+    assert explain_void_rule(both, parse_rule("ttft p95 < 1s")) == "the client verdict is DEGRADED: chunks came merged"
+    assert explain_void_rule(both, parse_rule("icl p95 < 1s")) == (
         "the client verdict is DEGRADED: chunks came merged, gaps of sentinel streams are off"
     )

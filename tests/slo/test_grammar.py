@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.core.sweep import AXES
-from locust_llm.slo.grammar import MAX_RULE_CHARS, Condition, Rule, goodput, parse
+from locust_llm.slo.grammar import MAX_RULE_CHARS, Condition, Rule, parse_goodput, parse_rule
 from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
-from locust_llm.slo.selectors import STAGES, lengths
+from locust_llm.slo.selectors import STAGES, parse_length_range
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ from locust_llm.slo.selectors import STAGES, lengths
     ],
 )  # fmt: skip
 def test_what_a_text_means(text: str, rule: Rule) -> None:
-    assert parse(text) == rule
-    assert parse(str(rule)) == rule
+    assert parse_rule(text) == rule
+    assert parse_rule(str(rule)) == rule
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_a_text_means(text: str, rule: Rule) -> None:
      ("goodput within 2/s of b given ttft < 1s", 2)],
 )  # fmt: skip
 def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: float) -> None:
-    assert parse(text).limit == limit
+    assert parse_rule(text).limit == limit
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
 )  # fmt: skip
 def test_mistakes_say_what_is_wrong_and_what_there_is(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^SLO ") as error:
-        parse(text)
+        parse_rule(text)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) <= 160 or "unknown metric" not in str(error.value)
@@ -196,8 +196,8 @@ def rules(draw: st.DrawFn) -> Rule:
 
 @given(rules())
 def test_the_canonical_text_means_the_same(rule: Rule) -> None:
-    assert parse(str(rule)) == rule
-    assert str(parse(str(rule))) == str(rule)
+    assert parse_rule(str(rule)) == rule
+    assert str(parse_rule(str(rule))) == str(rule)
 
 
 @given(
@@ -208,11 +208,11 @@ def test_the_canonical_text_means_the_same(rule: Rule) -> None:
 )
 def test_any_text_is_a_rule_or_one_sentence(text: str) -> None:
     try:
-        rule = parse(text)
+        rule = parse_rule(text)
     except ValueError as error:
         assert "\n" not in str(error)  # noqa: PT017
         return
-    assert parse(str(rule)) == rule
+    assert parse_rule(str(rule)) == rule
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_any_text_is_a_rule_or_one_sentence(text: str) -> None:
      ("5k+", (5000, float("inf"))), ("..1M", (0, 1_000_000)), ("7..", (7, float("inf")))],
 )  # fmt: skip
 def test_lengths_are_half_open_like_buckets(value: str, ends: tuple[float, float]) -> None:
-    assert lengths(value) == ends
+    assert parse_length_range(value) == ends
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_values_of_stages_have_both_ends(
     value: str, canonical: str, inside: tuple[float, ...], outside: tuple[float, ...]
 ) -> None:
     for key in STAGES:
-        rule = parse(f"ttft{{{key}={value}, class=a}} p95 < 1s")
+        rule = parse_rule(f"ttft{{{key}={value}, class=a}} p95 < 1s")
         assert str(rule) == f"ttft{{{key}={canonical}, class=a}} p95 < 1s"
         assert rule.staged
         assert all(rule.at(at) for at in inside)
@@ -244,17 +244,17 @@ def test_values_of_stages_have_both_ends(
 
 
 def test_a_rule_may_name_what_the_sweep_changes() -> None:
-    rule = parse("ttft{concurrency=8..32} p95 < 1s")
+    rule = parse_rule("ttft{concurrency=8..32} p95 < 1s")
     assert rule.at(8, "concurrency")
     assert not rule.at(8, "request-rate")
-    assert parse("ttft{stage=8..32} p95 < 1s").at(8, "request-rate")
-    assert parse("ttft{input=8} p95 < 1s").at(1, "request-rate")  # about any stage
-    assert not parse("ttft{input=8} p95 < 1s").staged
+    assert parse_rule("ttft{stage=8..32} p95 < 1s").at(8, "request-rate")
+    assert parse_rule("ttft{input=8} p95 < 1s").at(1, "request-rate")  # about any stage
+    assert not parse_rule("ttft{input=8} p95 < 1s").staged
     assert set(STAGES) == {"stage", *AXES}
 
 
 def test_goodput_as_aiperf_writes_it() -> None:
-    assert goodput("time_to_first_token:300 inter_token_latency:20.5 output_token_throughput_per_user:10") == (
+    assert parse_goodput("time_to_first_token:300 inter_token_latency:20.5 output_token_throughput_per_user:10") == (
         Condition("ttft", "<=", 300, "ms"),
         Condition("itl", "<=", 20.5, "ms"),
         Condition("output_tokens_per_s_per_user", ">=", 10, "/s"),
@@ -268,7 +268,7 @@ def test_goodput_as_aiperf_writes_it() -> None:
 )  # fmt: skip
 def test_mistakes_in_a_goodput(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^goodput ") as error:
-        goodput(text)
+        parse_goodput(text)
     assert said in str(error.value)
 
 
@@ -298,15 +298,15 @@ def test_a_long_rule_takes_no_long_time_and_no_long_message(before: str, middle:
     began = time.process_time()
     for count in (most, 20 * most):
         with suppress(ValueError):
-            parse(before + middle * count + behind)
+            parse_rule(before + middle * count + behind)
     assert time.process_time() - began < 0.1
     with pytest.raises(ValueError, match="characters, and at most 10,000 are possible") as refused:
-        parse(before + middle * 20 * most + behind)
+        parse_rule(before + middle * 20 * most + behind)
     assert len(str(refused.value)) < 200
 
 
 def test_a_message_shows_the_beginning_of_a_long_limit() -> None:
     for rule in ("ttft p95 < " + "x" * 9000, "ttft " + "x" * 9000 + " < 1s"):
         with pytest.raises(ValueError, match=r"x\.\.\.") as refused:
-            parse(rule)
+            parse_rule(rule)
         assert len(str(refused.value)) < 400

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.analysis.selection import scarce
+from locust_llm.report.analysis.selection import has_too_few_values
 from locust_llm.slo.intervals import (
     binomial_cdf,
     binomial_shares,
-    needed,
+    count_needed_values,
+    find_interval_ranks,
+    normal_tail,
     rank_shares,
-    ranks,
     student_quantile,
-    tail_of,
 )
 
 
@@ -35,14 +35,14 @@ def test_a_million_requests() -> None:
     """The middle of a symmetric distribution, and the normal distribution at two sigmas."""
     assert binomial_cdf(499_999, 1_000_000, 0.5) == pytest.approx(0.5 - 0.5 / sqrt(np.pi * 500_000), abs=1e-6)
     assert binomial_cdf(951_000, 1_000_000, 0.95) == pytest.approx(1.0, abs=1e-5)
-    low, high = ranks(1_000_000, 95)
+    low, high = find_interval_ranks(1_000_000, 95)
     assert (low, high) == pytest.approx((950_000 - 1.96 * 217.9, 950_000 + 1.96 * 217.9), abs=2)
 
 
 @given(st.integers(1, 80), st.integers(1, 99))
 def test_ranks_cover_95_percent_and_not_one_rank_less_would(n: int, percentile: int) -> None:
     p = Fraction(percentile, 100)
-    low, high = ranks(n, percentile)
+    low, high = find_interval_ranks(n, percentile)
     assert 0 <= low < high <= n + 1
     assert exact_cdf(low - 1, n, p) <= 0.025 < exact_cdf(low, n, p)
     assert exact_cdf(high - 1, n, p) >= 0.975
@@ -51,18 +51,18 @@ def test_ranks_cover_95_percent_and_not_one_rank_less_would(n: int, percentile: 
 
 def test_the_median_of_twenty() -> None:
     """Table A3 of Conover: ranks 6 and 15 of 20 cover 95.86 %."""
-    assert ranks(20, 50) == (6, 15)
+    assert find_interval_ranks(20, 50) == (6, 15)
 
 
 @pytest.mark.parametrize(("percentile", "count"), [(50, 6), (90, 36), (95, 72), (99, 368), (5, 72)])
 def test_how_many_an_interval_takes(percentile: float, count: int) -> None:
-    assert needed(percentile) == count
-    (low, high), (lower, upper) = ranks(count, percentile), ranks(count - 1, percentile)
+    assert count_needed_values(percentile) == count
+    (low, high), (lower, upper) = find_interval_ranks(count, percentile), find_interval_ranks(count - 1, percentile)
     assert low >= 1
     assert high <= count
     assert lower == 0 or upper == count
-    assert scarce(1, percentile) or percentile < 50  # whatever is marked as scarce has no interval
-    assert not scarce(count, percentile)
+    assert has_too_few_values(1, percentile) or percentile < 50  # whatever is marked as scarce has no interval
+    assert not has_too_few_values(count, percentile)
 
 
 @given(st.integers(8, 60), st.integers(1, 99), st.sampled_from([0.01, 0.02, 0.0275, 0.05]))
@@ -141,7 +141,7 @@ def test_of_none_and_of_all_a_share_is_exact() -> None:
 )  # fmt: skip
 def test_student_by_the_table(freedom: float, tail: float, table: float) -> None:
     assert student_quantile(freedom, tail) == pytest.approx(table, rel=0.007)
-    assert tail_of(student_quantile(1e12, tail)) == pytest.approx(tail)
+    assert normal_tail(student_quantile(1e12, tail)) == pytest.approx(tail)
 
 
 def test_few_degrees_of_freedom_reach_far() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.slo.published import Published, least_samples, published
+from locust_llm.slo.published import PublishedRules, least_samples, parse_published_rules
 
 
 def at_most_one(count: int, beyond: float) -> float:
@@ -29,10 +29,10 @@ def test_none_beyond_the_limit_takes_fewer() -> None:
 
 
 def test_seconds_hold_from_so_many_users_on() -> None:
-    rules = published({"rules": "x", "seconds": [[1, 600], [33, 1200]]})
+    rules = parse_published_rules({"rules": "x", "seconds": [[1, 600], [33, 1200]]})
     assert [rules.least_seconds(users) for users in (1, 32, 33, 4096)] == [600, 600, 1200, 1200]
-    assert Published(rules="x").least_seconds(4) is None
-    assert published({"rules": "x", "seconds": [[8, 60]]}).least_seconds(7) is None
+    assert PublishedRules(rules="x").least_seconds(4) is None
+    assert parse_published_rules({"rules": "x", "seconds": [[8, 60]]}).least_seconds(7) is None
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_seconds_hold_from_so_many_users_on() -> None:
 )
 def test_what_is_no_rule_is_named(table: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r".") as found:
-        published(table)
+        parse_published_rules(table)
     assert str(found.value).startswith(why)
 
 
-KEYS = [field.encode_name for field in msgspec.structs.fields(Published)]
+KEYS = [field.encode_name for field in msgspec.structs.fields(PublishedRules)]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -68,10 +68,10 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), VALUES, max_size=4))
 def test_any_table_is_read_or_refused_in_one_line(table: dict[str, Any]) -> None:
     try:
-        found = published({"rules": "x", **table})
+        found = parse_published_rules({"rules": "x", **table})
     except ValueError as error:
         why = str(error)
     else:
-        assert published(msgspec.to_builtins(found)) == found  # as workers and run.json get it
+        assert parse_published_rules(msgspec.to_builtins(found)) == found  # as workers and run.json get it
         return
     assert len(why.splitlines()) == 1

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.slo.grammar import Condition, parse
+from locust_llm.slo.grammar import Condition, parse_rule
 from locust_llm.slo.metrics import BY_WORD
-from locust_llm.slo.selectors import INPUT, predicates
+from locust_llm.slo.selectors import INPUT, make_predicates
 
 
 def test_selectors_take_a_value_or_a_column() -> None:
-    rule = parse("ttft{class=Short, turn=later, input=1k..4k, stage=8} p95 < 1s")
-    found = dict(predicates(rule.where))
+    rule = parse_rule("ttft{class=Short, turn=later, input=1k..4k, stage=8} p95 < 1s")
+    found = dict(make_predicates(rule.where))
     assert list(found) == ["user_class", "turn", INPUT]  # a stage is nothing that a request has
     assert [found["user_class"](name) for name in ("Short", "Long")] == [True, False]
     assert found["user_class"](pd.Series(["Short", "Long"])).tolist() == [True, False]

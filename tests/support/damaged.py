@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.commands import load_command
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Offer, Probe, Run
+from locust_llm.core.run import CalibrationRequest, OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.web.archive import Archive
@@ -75,9 +75,9 @@ def a_whole_run() -> Run:
     )  # fmt: skip
     return replace(
         run, profiling_at=UNIX + 5, model="m", server="uvicorn", machine="here", versions={"locust": "2"},
-        probes=(Probe(kind="words", words=3, tokens=4),), turned_away=1, sweep_end="",
-        health=(Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=1.0, cpu_wait_share=0.01),),
-        offer=Offer(due=40, never_started=1, duration_s=90.0, most_users=2), dataset_sessions=3, notes=("a note",),
+        probes=(CalibrationRequest(kind="words", words=3, tokens=4),), turned_away=1, sweep_end="",
+        health=(ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=1.0, cpu_wait_share=0.01),),
+        offer=OpenLoopSchedule(due=40, never_started=1, duration_s=90.0, most_users=2), dataset_sessions=3, notes=("a note",),
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def fill(folder: Path, lines: bytes, run: bytes) -> None:
 def whole(folder: Path, count: int = 12) -> tuple[bytes, bytes]:
     """(its records, its run.json) as they are before the damage."""
     write_run(folder, a_whole_run())
-    lines = b"".join(line(record) + b"\n" for record in records(count))
+    lines = b"".join(format_record_line(record) + b"\n" for record in records(count))
     (folder / RECORDS).write_bytes(lines)
     return lines, (folder / RUN).read_bytes()
 

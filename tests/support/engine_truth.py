@@ -1,6 +1,6 @@
 """Truth: what prefills cost decodes, by the engine's own steps; the report sees only the client's stamps."""
 
-from locust_llm.simulator.scheduling.cost import Cost, step_s
+from locust_llm.simulator.scheduling.cost import StepCostConstants, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 
 
@@ -25,5 +25,5 @@ class TruthEngine(BatchEngine):
             alone = self._without_prompts(self.cost) if batch.num_decodes else 0.0
             self.lost_true_s += streams * (took - alone)
 
-    def _without_prompts(self, cost: Cost) -> float:
-        return step_s(cost, (), self._batch.num_decodes, self._batch.num_context_tokens)
+    def _without_prompts(self, cost: StepCostConstants) -> float:
+        return step_duration_s(cost, (), self._batch.num_decodes, self._batch.num_context_tokens)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.commands import load_command
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.storage import RECORDS, write_run
 from locust_llm.exit_status import ExitStatus
 from support.damaged import a_whole_run, records
@@ -129,7 +129,7 @@ def make_whole(home: Path) -> None:
     for name in ("one", "whole"):
         (home / name).mkdir()
         write_run(home / name, a_whole_run())
-        (home / name / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in records(40)))
+        (home / name / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records(40)))
     (home / "sweep").mkdir()
     fill_sweep(home / "sweep", {1: steps(200), 2: steps(400), 4: steps(600)}, slo=("ttft p50 < 300ms",))
     (home / "evalscope").mkdir()

@@ -20,7 +20,7 @@ import msgspec
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 from support import unpatched_locust  # noqa: F401  before the rest
 
 ROOT: Final = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def _fill_in(word: str, places: Mapping[str, str]) -> str:
 
 @contextmanager
 def start_server() -> Iterator[str]:
-    with simulator("--ttft-ms", "5", "--itl-ms", "2") as url:
+    with start_simulator("--ttft-ms", "5", "--itl-ms", "2") as url:
         yield url
 
 

@@ -4,7 +4,7 @@ import gevent
 from gevent.event import Event
 
 from locust_llm.client.gate import Slot
-from locust_llm.run.gate_shares import Lease
+from locust_llm.run.gate_shares import GateLease
 
 
 def turn() -> None:
@@ -19,7 +19,7 @@ class LeasedGate:
     def __init__(self, users: int = 0) -> None:
         self.now = 50.0
         self.due = Event()
-        self.lease = Lease(self.due, clock=lambda: self.now)
+        self.lease = GateLease(self.due, clock=lambda: self.now)
         self.gate = self.lease.gate
         self.slots: list[Slot] = []
         self.users = [gevent.spawn(self._user) for _ in range(users)]

@@ -1,13 +1,13 @@
 """Levels: stages of a sweep made by hand, for its plots."""
 
-from locust_llm.report.analysis.summary import Level, Row
+from locust_llm.report.analysis.summary import LoadLevel, Row
 
 
 def row(tag: str, p50: float, p99: float) -> Row:
     return Row(label=tag, tag=tag, unit="ms", count=400, avg=p50, percentiles={50.0: p50, 99.0: p99})
 
 
-def level(value: float, **other: object) -> Level:
+def level(value: float, **other: object) -> LoadLevel:
     """Of so many users: TTFT 10 ms each, 100 tokens a second each."""
     fields: dict[str, object] = {
         "number": 1, "value": value, "users": int(value), "duration_s": 10.0, "requests": 100, "succeeded": 100,
@@ -19,4 +19,4 @@ def level(value: float, **other: object) -> Level:
             "output_token_throughput_per_user": row("output_token_throughput_per_user", 100 / value, 200),
         },
     }  # fmt: skip
-    return Level(**{**fields, **other})  # type: ignore[arg-type]
+    return LoadLevel(**{**fields, **other})  # type: ignore[arg-type]

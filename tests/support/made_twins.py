@@ -2,27 +2,27 @@
 
 from typing import Any
 
-from locust_llm.twin.model import Cost, Model, Settings
+from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.twin.twin import FIGURES, Draw, Ranges, Trust, Twin
 
 STEP_S = 0.01
-STEPS = Cost(fixed_s=STEP_S, token_s=0.0)
+STEPS = StepCosts(fixed_s=STEP_S, token_s=0.0)
 """Every step takes 10 ms, whatever is in it."""
-QUEUE = Cost(fixed_s=1e-9, token_s=0.001)
+QUEUE = StepCosts(fixed_s=1e-9, token_s=0.001)
 """A prompt of 100 tokens takes 0.1 s."""
 
 
-def made(cost: Cost = STEPS, verdict: str = FIGURES, error: float | None = 0.0, **more: Any) -> Twin:
+def made(cost: StepCosts = STEPS, verdict: str = FIGURES, error: float | None = 0.0, **more: Any) -> Twin:
     """A budget of 100 tokens, fitted with up to 16 users, prompts of 100 tokens and answers of 10."""
-    settings = Settings(policy="chunked", max_num_batched_tokens=more.pop("budget", 100))
+    settings = SchedulerSettings(policy="chunked", max_num_batched_tokens=more.pop("budget", 100))
     fields = {
         "ranges": Ranges(users=(1, 16), prompt_tokens=(10, 100), output_tokens=(1, 10), saturated=True),
         "lengths": ((100, 10),),
         "trust": Trust(verdict=verdict, error=error, reasons=("made for a test",)),
     }
-    return Twin(model=Model(settings=settings, cost=cost), **(fields | more))
+    return Twin(model=ServerModel(settings=settings, cost=cost), **(fields | more))
 
 
-def draws(*factors: float, cost: Cost = STEPS) -> tuple[Draw, ...]:
+def draws(*factors: float, cost: StepCosts = STEPS) -> tuple[Draw, ...]:
     """Of a twin whose costs are so many times as much."""
     return tuple(Draw(cost.fixed_s * one, cost.token_s * one, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0) for one in factors)

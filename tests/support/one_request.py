@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import target
+from locust_llm.client.requests_bridge import make_target
 from locust_llm.core.record import Record
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 
 def ask(
@@ -15,14 +15,14 @@ def ask(
     **body: Any,
 ) -> Record:  # fmt: skip
     """On a connection of its own. ``body``: more fields of it."""
-    data = request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
+    data = encode_request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
     head = (
         f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    to, line = target(url, True, None), UserConnection()
+    to, line = make_target(url, True, None), UserConnection()
     try:
         request = Request(target=to, data=head.encode() + data, labels={"id": "one"}, timeout_s=60.0, kind=kind)
-        return exchange(line, Gate(), request, 0.0)
+        return exchange_request(line, Gate(), request, 0.0)
     finally:
         line.close()

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from locust_llm.simulator.scheduling.cost import step_s
+from locust_llm.simulator.scheduling.cost import step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.parts import Parts
+from locust_llm.simulator.scheduling.parts import LatencyParts
 from locust_llm.simulator.scheduling.sequence import Sequence
 
 
@@ -33,7 +33,7 @@ class LoggedEngine(BatchEngine):
         contexts = sum(sequence.num_tokens for sequence in decoding) if batch.num_decodes else None
         self.steps.append(Step(began, self._due, prefills, decoding, contexts))
 
-    def parts(self, sequence: Sequence) -> Parts:
+    def parts(self, sequence: Sequence) -> LatencyParts:
         """Of one that has finished: each step of its life goes, with its seconds, to what it was to this sequence."""
         arrived, cost = sequence.arrived_at, self.cost
         assert arrived is not None
@@ -50,15 +50,15 @@ class LoggedEngine(BatchEngine):
                 queue += max(0.0, step.began - arrived) if step is mine[0] else 0.0
                 began = True
             if not had_token:
-                alone = self.time_scale * step_s(cost, [segment]) if segment else 0.0
+                alone = self.time_scale * step_duration_s(cost, [segment]) if segment else 0.0
                 own, others = own + alone, others + took - alone
                 had_token = segment is not None and sum(segment) == sequence.num_prompt_tokens
             elif sequence in step.decoding:
                 count = len(step.decoding)
                 alone = 0.0
                 if step.contexts is not None:
-                    alone = self.time_scale * step_s(cost, [], count, step.contexts)
+                    alone = self.time_scale * step_duration_s(cost, [], count, step.contexts)
                 pace, stalls = pace + alone, stalls + took - alone
             else:
                 preemption += took
-        return Parts(queue, own, others, pace, stalls, preemption)
+        return LatencyParts(queue, own, others, pace, stalls, preemption)

@@ -7,16 +7,16 @@ from random import Random
 from typing import Final
 
 from locust_llm.core.record import OK
-from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
-from locust_llm.probe.schedule import Bounds, timetable
+from locust_llm.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
+from locust_llm.probe.schedule import ProbeBounds, schedule_episodes
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import GPUS, MODELS, Cost
+from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, Engine, FixedEngine
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 from locust_llm.twin.drift.changes import Bursts
 
 BLOCK: Final = 16
@@ -51,12 +51,12 @@ class Server:
     decode_engines: int = 1
     replicas: int = 1
     """Behind one address, each with a scheduler of its own; requests go to them in turn."""
-    cost: Cost | None = None
+    cost: StepCostConstants | None = None
     """Of its own; None: that of its GPU."""
 
     @property
-    def costs(self) -> Cost:
-        return self.cost or Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[self.gpu])
+    def costs(self) -> StepCostConstants:
+        return self.cost or StepCostConstants(model=MODELS["llama-3.1-8b"], gpu=GPUS[self.gpu])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
     cost = server.costs
     whole = server.policy in WHOLE_PROMPTS
     budget = server.budget or (server.max_len if whole else cost.gpu.max_num_batched_tokens)
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=server.num_seqs or min(cost.gpu.max_num_seqs, budget),
         kv_tokens=cost.kv_tokens,
@@ -152,11 +152,16 @@ def longest(server: Server) -> int:
     return min(server.max_len, server.costs.kv_tokens)
 
 
-def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds = Bounds()) -> list[ProbeResult]:  # noqa: B008
+USUAL_BOUNDS = ProbeBounds()
+
+
+def probed(
+    server: Server, noise: Noise = Noise(), seed: int = 1, bounds: ProbeBounds = USUAL_BOUNDS
+) -> list[ProbeResult]:
     """All that the client saw."""
     random, clock = Random(seed), VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
-    probe, texts, everything = timetable(bounds), count(1), list[ProbeResult]()
+    probe, texts, everything = schedule_episodes(bounds), count(1), list[ProbeResult]()
     traffic(run, clock, noise, random)
     episode = next(probe)
     for number in count():
@@ -173,10 +178,10 @@ def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds
 
 
 def carried_out(
-    episode: Episode, number: int, run: Virtual, server: Server, noise: Noise, random: Random, texts: "count[int]"
+    episode: ProbeEpisode, number: int, run: Virtual, server: Server, noise: Noise, random: Random, texts: "count[int]"
 ) -> list[ProbeResult]:
     """What became of its shots, in the order in which they ended, the refused ones first."""
-    clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, Row]]()
+    clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, VirtualResult]]()
     held, until = list[tuple[float, float]](), began
     for shot in episode.requests:
         if shot.input_tokens + shot.output_tokens > longest(server):
@@ -188,9 +193,9 @@ def carried_out(
             held.append((at, until))
         text = ("same", episode.round) if shot.text else (next(texts),)
         keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
-        request = Request(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
+        request = VirtualRequest(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
 
-        def ask(shot: ProbeRequest = shot, request: Request = request) -> None:
+        def ask(shot: ProbeRequest = shot, request: VirtualRequest = request) -> None:
             run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))
 
         clock.call_at(began + shot.at_s + noise.reading_s * shot.input_tokens, ask)
@@ -207,7 +212,7 @@ def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> 
         return
 
     def another() -> None:
-        run.ask(Request(random.randint(500, 8000), random.randint(20, 200)))
+        run.ask(VirtualRequest(random.randint(500, 8000), random.randint(20, 200)))
         clock.call_at(clock.now + random.expovariate(noise.traffic_per_s), another)
 
     clock.call_at(random.expovariate(noise.traffic_per_s), another)
@@ -215,10 +220,10 @@ def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> 
 
 def look(
     shot: ProbeRequest,
-    row: Row | None,
+    row: VirtualResult | None,
     sent_at: float,
     number: int,
-    episode: Episode,
+    episode: ProbeEpisode,
     noise: Noise,
     random: Random,
     held: Iterable[tuple[float, float]] = (),
@@ -244,7 +249,7 @@ def look(
     )  # fmt: skip
 
 
-def evenly(row: Row) -> list[float]:
+def evenly(row: VirtualResult) -> list[float]:
     """An engine with a fixed latency keeps no tokens; they come evenly."""
     tokens = row.request.output_tokens
     return [row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)]

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from locust_llm.core.engine_metrics import EngineSample
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.core.run import LimitChange, Offer, Run
+from locust_llm.core.run import LimitChange, OpenLoopSchedule, Run
 from locust_llm.core.server_times import METRICS, TIMINGS, ServerTimes
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.reported import FILE as SPANS_FILE
@@ -224,7 +224,9 @@ def random_run(seed: int) -> Made:
     _report_times(random, made)
     _read_metrics(random, made, warmup_s + seconds)
     sent = [record for record in made.records if record.phase == "profiling"]
-    offer = Offer(due=len(sent), never_started=0, duration_s=seconds, most_users=users) if open_loop else None
+    offer = (
+        OpenLoopSchedule(due=len(sent), never_started=0, duration_s=seconds, most_users=users) if open_loop else None
+    )
     ended = max((record.closed_at for record in made.records), default=0.0) + UNIX
     made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
     made.records.sort(key=lambda record: record.closed_at)
@@ -345,13 +347,13 @@ def reported(made: Made, folder: Path) -> Report:
     """The report as a run makes it."""
     folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.encode
-    (folder / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in made.records))
+    (folder / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in made.records))
     (folder / SERVER_METRICS).write_bytes(b"".join(encode(sample) + b"\n" for sample in made.samples))
     if made.spans:
         (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
-    summary = build.write(folder, made.run)
-    verbose = text.console(summary, made.run, folder)
-    on_console = " ".join(ending.ending(summary, made.run, folder).split())
+    summary = build.write_reports(folder, made.run)
+    verbose = text.render_console(summary, made.run, folder)
+    on_console = " ".join(ending.format_ending(summary, made.run, folder).split())
     page = (folder / "report.html").read_text()
     page = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", page, flags=re.S)
     page = unescape(re.sub(r"<[^>]+>", " ", page))

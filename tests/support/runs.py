@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.core.jsonl import parse_line
+from locust_llm.core.jsonl import parse_record_line
 from locust_llm.core.record import Record
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 ROOT = Path(__file__).parents[2]
 CHAT = str(ROOT / "locustfiles" / "chat.py")
@@ -37,7 +37,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with simulator("--truth", "full") as url:
+    with start_simulator("--truth", "full") as url:
         yield Server(url)
 
 
@@ -55,7 +55,7 @@ def run(server: Server, folder: Path, *words: str, **how: Any) -> subprocess.Com
 
 
 def records(folder: Path) -> list[Record]:
-    return [parse_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    return [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
 
 
 def free_port() -> int:

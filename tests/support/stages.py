@@ -5,16 +5,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
-from locust_llm.core.settings import of_stage
+from locust_llm.core.settings import make_stage_settings
 from locust_llm.core.storage import write_run
-from locust_llm.report.analysis.summary import Level, Row, SloResult
+from locust_llm.report.analysis.summary import LoadLevel, Row, SloResult
 from support.records import UNIX, a_run, answered, mixed
 
 
-def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> Level:
+def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> LoadLevel:
     """100 requests, all of ``latency_ms``; ``slo`` is the result of the only rule."""
     slo = other.pop("slo", None)
     if slo is not None:
@@ -42,7 +42,7 @@ def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float 
         "output_tokens_per_s": None,
         "latencies": {"request_latency": row},
     }
-    return Level(value=value, requests_per_s=requests_per_s, **{**fields, **other})  # type: ignore[arg-type]
+    return LoadLevel(value=value, requests_per_s=requests_per_s, **{**fields, **other})  # type: ignore[arg-type]
 
 
 def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> Run:
@@ -51,7 +51,7 @@ def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> 
         "began_at": UNIX, "measured_at": UNIX + 10, "ended_at": UNIX + 30, "residual": 0.01, "why": "stationary",
     }  # fmt: skip
     stage = Stage(number=number, value=value, **{**fields, **other})  # type: ignore[arg-type]
-    settings = of_stage(run.settings, axis, value)
+    settings = make_stage_settings(run.settings, axis, value)
     return replace(run, name=f"{run.name}, stage {number}", settings=settings, stage=stage, stages=())
 
 
@@ -75,7 +75,7 @@ def fill_sweep(
         assert one.stage is not None
         place = folder / "stages" / str(one.stage.number)
         place.mkdir(parents=True)
-        lines = b"".join(line(replace(record, stage=one.stage.number)) + b"\n" for record in records)
+        lines = b"".join(format_record_line(replace(record, stage=one.stage.number)) + b"\n" for record in records)
         (place / "profile_export.jsonl").write_bytes(lines)
         write_run(place, one)
         everything += lines

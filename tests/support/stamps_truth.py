@@ -6,7 +6,7 @@ from typing import Any
 import gevent
 import gevent.os
 
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.client.response import Response
 from locust_llm.core.record import Record
@@ -24,7 +24,7 @@ def run(
 ) -> tuple[Record, Response]:
     """One request without a gate."""
     line = line or UserConnection()
-    record = exchange(line, Gate(), server.request(name, steps, **options), 0.0)
+    record = exchange_request(line, Gate(), server.request(name, steps, **options), 0.0)
     assert line.stream is not None
     return record, line.stream
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Series
 
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 
 Work = dict[Sequence, int]
@@ -12,7 +12,7 @@ Work = dict[Sequence, int]
 def make(
     policy: str = "chunked", *, budget: int = 4, seqs: int = 8, kv_tokens: int = 1024, threshold: int = 0, **more: int
 ) -> Scheduler:
-    config = Config(
+    config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=seqs,
         kv_tokens=kv_tokens,

@@ -5,8 +5,8 @@ from random import Random
 from typing import Final
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
-from locust_llm.twin.seen import Seen, Stage
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.twin.seen import ObservedRequest, ObservedStage
 
 from .probing import Noise, Server, engine, traffic
 
@@ -26,26 +26,26 @@ def chat(random: Random) -> tuple[int, int]:
 
 def swept(
     server: Server, noise: Noise, seed: int, users: Sequence[int], lengths: Lengths = chat, rounds: int = ROUNDS
-) -> list[Stage]:
+) -> list[ObservedStage]:
     """A stage for each number of users, each on a server that is idle before."""
     return [stage(server, noise, seed + i, count, lengths, rounds) for i, count in enumerate(users)]
 
 
 def stage(
     server: Server, noise: Noise, seed: int, users: int, lengths: Lengths, rounds: int = ROUNDS, count: int = 0
-) -> Stage:
+) -> ObservedStage:
     """``count``: of requests; 0: as many as ``rounds`` says."""
     count = count or max(FEWEST, rounds * users)
     random, clock = Random(seed), VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
     traffic(run, clock, noise, random)
-    done, left = list[tuple[int, Row]](), iter(range(count))
+    done, left = list[tuple[int, VirtualResult]](), iter(range(count))
 
     def following() -> None:
         if (number := next(left, None)) is None:
             return
         prompt, output = lengths(random)
-        request = Request(prompt, max(1, round(output / (1 + noise.guessed))))
+        request = VirtualRequest(prompt, max(1, round(output / (1 + noise.guessed))))
         late_s = (noise.reading_s + noise.held_s) * prompt
 
         def ended() -> None:
@@ -60,10 +60,10 @@ def stage(
     while clock._timers and len(done) < count and clock._timers[0][0] < most:
         clock.run(clock._timers[0][0])
     asked = [row for _, row in sorted(done, key=lambda one: one[0])]
-    return Stage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))
+    return ObservedStage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))
 
 
-def _seen(row: Row, noise: Noise, random: Random) -> Seen:
+def _seen(row: VirtualResult, noise: Noise, random: Random) -> ObservedRequest:
     last, times = 0.0, list[float]()
     tokens = row.request.output_tokens
     for at in row.token_at or (row.first_at, row.done_at):
@@ -71,7 +71,9 @@ def _seen(row: Row, noise: Noise, random: Random) -> Seen:
         times.append(last)
     times = list(_merged(times, noise, random))
     read_s = (noise.reading_s + noise.held_s) * row.request.prompt_tokens
-    return Seen(row.sent_at - read_s, tuple(times), row.request.prompt_tokens, round(tokens * (1 + noise.guessed)))
+    return ObservedRequest(
+        row.sent_at - read_s, tuple(times), row.request.prompt_tokens, round(tokens * (1 + noise.guessed))
+    )
 
 
 def _merged(times: Sequence[float], noise: Noise, random: Random) -> Iterator[float]:

@@ -2,17 +2,24 @@
 
 from typing import Any
 
-from locust_llm.probe.symptoms import Alone, Behind, Burst, Cached, Stall, Symptoms
+from locust_llm.probe.symptoms import (
+    BurstResult,
+    CachedPrompt,
+    DecoderStall,
+    ProbeMeasurements,
+    PromptCost,
+    QueuedShortRequest,
+)
 
 TOKEN_S = 50e-6
 QUIET_S = 0.010
 LENGTHS = (2000, 4000, 8000)
 
 
-def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> Stall:
+def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> DecoderStall:
     """Steps of 500 tokens: in 30 ms each, so that 1,000 tokens take 60 ms."""
     both = tokens * (2 if kind == "pair" else 1)
-    found = Stall(
+    found = DecoderStall(
         kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, ttft_s=both * 60e-6, meanwhile=both / 500,
         steps=both / 500, surely=both / 500,
         plain=False, rest=0.25, longest_s=0.033, usual_s=0.030, quiet_s=QUIET_S, decoders=3, ended=0, after_s=-1.0,
@@ -21,14 +28,14 @@ def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> Stall:
     return type(found)(**({name: getattr(found, name) for name in found.__struct_fields__} | known))
 
 
-def symptoms(**known: Any) -> Symptoms:
+def symptoms(**known: Any) -> ProbeMeasurements:
     """Of a chunked server in two rounds; ``known`` takes the place of what is there."""
     found: dict[str, Any] = {
         "requests": 70,
         "failed": 0,
         "episodes": 30,
         "short_s": QUIET_S,
-        "costs": tuple(Alone(n, n, (n * TOKEN_S,) * 3) for n in LENGTHS),
+        "costs": tuple(PromptCost(n, n, (n * TOKEN_S,) * 3) for n in LENGTHS),
         "quiet_s": QUIET_S,
         "lost": 0.0,
         "decoders": 3,
@@ -36,9 +43,9 @@ def symptoms(**known: Any) -> Symptoms:
             *(stall(turn, n) for turn in (1, 2) for n in LENGTHS),
             *(stall(turn, 4000, "pair") for turn in (1, 2)),
         ),
-        "behind": tuple(Behind(turn, 0.3, 0.3) for turn in (1, 2)),
-        "bursts": tuple(Burst(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)),
-        "cached": tuple(Cached(4000, 0.2, 0.2) for _ in range(2)),
+        "behind": tuple(QueuedShortRequest(turn, 0.3, 0.3) for turn in (1, 2)),
+        "bursts": tuple(BurstResult(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)),
+        "cached": tuple(CachedPrompt(4000, 0.2, 0.2) for _ in range(2)),
         "tokens_a_chunk": 1.0,
     }
-    return Symptoms(**(found | known))
+    return ProbeMeasurements(**(found | known))

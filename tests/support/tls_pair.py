@@ -5,11 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from locust_llm.client.route.tls import TLS
+from locust_llm.client.route.tls import TLSLayer
 
 
 class Pair(NamedTuple):
-    client: TLS
+    client: TLSLayer
     server: ssl.SSLObject
     to_client: ssl.MemoryBIO
     """At first the server's tickets."""
@@ -31,7 +31,7 @@ def pair(certificate: Path, server: ssl.SSLContext | None = None) -> Pair:
     """``server``: by TLS 1.3 its last word on the handshake may still be missing, see ``Pair.server``."""
     context = server or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    client = TLS(ssl.create_default_context(cafile=str(certificate)), "localhost")
+    client = TLSLayer(ssl.create_default_context(cafile=str(certificate)), "localhost")
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     other = context.wrap_bio(to_server, to_client, server_side=True)
     while not client.established:

@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.run import Stage as RunStage
 from locust_llm.core.storage import RECORDS, write_run
 from locust_llm.probe.requests import ProbeResult
-from locust_llm.twin.seen import Seen, Stage
+from locust_llm.twin.seen import ObservedRequest, ObservedStage
 
 from .records import UNIX, a_run, answered
 
@@ -22,18 +22,18 @@ BETWEEN_S = 5.0
 def write(folder: Path, run: Run, records: Iterable[Record], **more: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder, replace(run, name=folder.name), **more)
-    (folder / RECORDS).write_bytes(b"".join(line(record) + b"\n" for record in records))
+    (folder / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
     return folder
 
 
-def record(one: Seen, number: int, at: float, **more: Any) -> Record:
+def record(one: ObservedRequest, number: int, at: float, **more: Any) -> Record:
     """``at``: when its clock is 0, in seconds of the run."""
     chunk_ms = [(moment - one.sent_at) * 1000 for moment in one.token_at]
     known = {"id": str(number), "input_tokens": one.prompt_tokens, "output_tokens": one.output_tokens, **more}
     return answered(*chunk_ms, sent_at=at + one.sent_at, **known)
 
 
-def swept_folder(folder: Path, stages: Sequence[Stage], **more: Any) -> Path:
+def swept_folder(folder: Path, stages: Sequence[ObservedStage], **more: Any) -> Path:
     """A sweep of users, one stage after the other."""
     users = ",".join(str(stage.users) for stage in stages)
     run = a_run(sweep=f"concurrency={users}", **more)
@@ -48,7 +48,7 @@ def swept_folder(folder: Path, stages: Sequence[Stage], **more: Any) -> Path:
     return write(folder, replace(run, stages=tuple(done), model="m", server="simulated 1"), records)
 
 
-def _of_stage(stage: Stage, number: int, at: float) -> Iterator[Record]:
+def _of_stage(stage: ObservedStage, number: int, at: float) -> Iterator[Record]:
     """In turn of its users: who is free first sends the next one."""
     free = [0.0] * stage.users
     for i, one in enumerate(stage.requests):

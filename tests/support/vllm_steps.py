@@ -14,7 +14,7 @@ from subprocess import PIPE, Popen
 from typing import Any, Final
 
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.waiting import queue
 from support.stepping import schedule
@@ -184,7 +184,7 @@ def ours(workload: Workload) -> list[Step]:
     settings = dict(workload.settings)
     waiting = queue(settings.pop("policy", "fcfs"))
     policy = POLICIES["chunked" if settings.get("enable_chunked_prefill", True) else "mixed"]
-    config = Config(kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings)
+    config = SchedulerConfig(kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings)
     scheduler = Scheduler(config, policy, waiting=waiting)
     scheduler.ahead = workload.asynchronous
     known: dict[tuple[int, ...], int] = {}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from locust_llm.run.discovery import Discovery
-from locust_llm.web.routes import attach
-from locust_llm.web.view import View
+from locust_llm.web.routes import attach_pages
+from locust_llm.web.view import RunView
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
@@ -42,7 +42,9 @@ class Page:
         self.surveyed: list[Discovery] = []
         self.locusts_swarm = self.ui.app.view_functions["locust.swarm"]
         self.ui.app.view_functions["locust.swarm"] = self._swarm
-        self.view: View = attach(self.environment, lambda settings, found: self.surveyed.append(settings), first=first)
+        self.view: RunView = attach_pages(
+            self.environment, lambda settings, found: self.surveyed.append(settings), first=first
+        )
         self.client = self.ui.app.test_client()
 
     def _swarm(self) -> Any:

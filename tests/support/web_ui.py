@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.demo import simulator
+from locust_llm.demo import start_simulator
 
 ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "locustfiles" / "chat.py"
@@ -50,7 +50,7 @@ def on_init(environment, **kw):
 @pytest.fixture(scope="module")
 def busy_server() -> Iterator[str]:
     """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
-    with simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
+    with start_simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
         yield url
 
 

@@ -6,14 +6,14 @@ from support.probing import Noise, Server, probed
 from support.sweeping import swept
 
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
-from locust_llm.twin.model import Cost, Model, Settings
+from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.twin.replay import replay_episodes
-from locust_llm.twin.seen import Episode, Seen, Stage, episodes_of
+from locust_llm.twin.seen import IdleEpisode, ObservedRequest, ObservedStage, episodes_of
 
 KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (LLAMA_8B_H100.gpu.bandwidth * LLAMA_8B_H100.bandwidth_efficiency)
 """Seconds to read the weights."""
 LINEAR_S: Final = 2 * LLAMA_8B_H100.model.parameters / (LLAMA_8B_H100.gpu.flops * LLAMA_8B_H100.mfu)
-H100: Final = Cost(
+H100: Final = StepCosts(
     fixed_s=LLAMA_8B_H100.step_overhead_s + KNEE,
     token_s=LINEAR_S,
     stream_s=LLAMA_8B_H100.seq_overhead_s,
@@ -28,34 +28,34 @@ H100: Final = Cost(
 """The simulator's roofline, in a twin's words."""
 
 
-def plain(fixed_s: float = 0.01, token_s: float = 0.0, budget: int = 1000, **settings: int) -> Model:
+def plain(fixed_s: float = 0.01, token_s: float = 0.0, budget: int = 1000, **settings: int) -> ServerModel:
     """Steps that one can sum up by hand."""
-    return Model(
-        settings=Settings(policy="chunked", max_num_batched_tokens=budget, **settings),
-        cost=Cost(fixed_s=fixed_s, token_s=token_s),
+    return ServerModel(
+        settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=budget, **settings),
+        cost=StepCosts(fixed_s=fixed_s, token_s=token_s),
     )
 
 
-def h100(policy: str = "chunked", budget: int = 1024, **settings: int) -> Model:
-    return Model(settings=Settings(policy=policy, max_num_batched_tokens=budget, **settings), cost=H100)
+def h100(policy: str = "chunked", budget: int = 1024, **settings: int) -> ServerModel:
+    return ServerModel(settings=SchedulerSettings(policy=policy, max_num_batched_tokens=budget, **settings), cost=H100)
 
 
-def probe(server: Server, noise: Noise = Noise(), seed: int = 5) -> list[Episode]:  # noqa: B008
+def probe(server: Server, noise: Noise = Noise(), seed: int = 5) -> list[IdleEpisode]:  # noqa: B008
     return episodes_of(probed(server, noise, seed))
 
 
-def sweep(server: Server, users: tuple[int, ...], noise: Noise = Noise(), seed: int = 99) -> list[Stage]:  # noqa: B008
+def sweep(server: Server, users: tuple[int, ...], noise: Noise = Noise(), seed: int = 99) -> list[ObservedStage]:  # noqa: B008
     return swept(server, noise, seed, users)
 
 
-def again(server: Model, episodes: list[Episode]) -> list[Episode]:
+def again(server: ServerModel, episodes: list[IdleEpisode]) -> list[IdleEpisode]:
     """The same requests, as this model serves them."""
     replay, at, found = replay_episodes(server, episodes), 0, []
     for episode in episodes:
         here = range(at, at := at + len(episode.requests))
         served = [
-            Seen(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
+            ObservedRequest(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
             for i, one in zip(here, episode.requests, strict=True)
         ]
-        found.append(Episode(episode.kind, tuple(served)))
+        found.append(IdleEpisode(episode.kind, tuple(served)))
     return found

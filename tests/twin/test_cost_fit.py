@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.twin.cost_fit import BLOCK, Terms, draws, fit_cost, groups, rows, solve_rows
-from locust_llm.twin.model import Cost, Model, work
+from locust_llm.twin.cost_fit import BLOCK, Terms, draws, fit_cost, group_replays, rows, solve_rows
+from locust_llm.twin.model import ServerModel, StepCosts, step_work
 
 from .models import H100, again, h100, plain, probe, sweep
 
-BEGIN = Cost(fixed_s=0.02, token_s=5e-5)
+BEGIN = StepCosts(fixed_s=0.02, token_s=5e-5)
 
 
-def begin(model: Model) -> Model:
+def begin(model: ServerModel) -> ServerModel:
     return msgspec.structs.replace(model, cost=BEGIN)
 
 
@@ -30,7 +30,7 @@ def test_with_noise_a_step_takes_what_it_takes_on_average() -> None:
     episodes, stages = probe(Server(budget=1024), noise), sweep(Server(budget=1024), (1, 4, 16, 64), noise)
     found = fit_cost(begin(h100()), episodes, stages).model
     for segments, decodes, tokens in (((), 1, 1000), ((), 32, 32_000), (((0, 1000),), 0, 0)):
-        said, true = (one.cost.step_s(work(segments, decodes, tokens)) for one in (found, h100()))
+        said, true = (one.cost.step_s(step_work(segments, decodes, tokens)) for one in (found, h100()))
         assert said == pytest.approx(true, rel=0.05)
     assert 0.0005 < found.front.request_s < 0.002  # the network's millisecond
 
@@ -55,7 +55,7 @@ def test_where_no_prompt_is_cut_all_pairs_cost_the_same() -> None:
 def test_the_load_of_one_user_counts_request_by_request() -> None:
     """Its prompts of all lengths tell each step's time, a mean of them only one."""
     alone, several = sweep(Server(budget=1024), (1, 4))
-    each, together = groups(h100(), [], [alone, several])
+    each, together = group_replays(h100(), [], [alone, several])
     assert (len(each.shares), len(each.blocks)) == (len(alone.requests), len(alone.requests))
     assert (len(together.shares), len(together.blocks)) == (1, len(several.requests) // BLOCK)
     found = fit_cost(begin(h100()), [], [alone]).model.cost
@@ -80,7 +80,7 @@ def test_draws_are_around_the_fit_and_the_same_for_a_seed() -> None:
 
 def test_a_request_that_the_model_never_ends_costs_but_breaks_nothing() -> None:
     model = plain(budget=100).with_settings(h100("mixed", 100).settings)
-    among = groups(model, probe(Server(budget=1024)), ())
+    among = group_replays(model, probe(Server(budget=1024)), ())
     solved = solve_rows(rows(among, 0.0), 0.0)
     assert np.isfinite(solved.loss)
     assert solved.loss > 1

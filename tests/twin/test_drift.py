@@ -14,24 +14,24 @@ from support.twin_folders import swept_folder
 from locust_llm.exit_status import ExitStatus
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.twin import file
-from locust_llm.twin.commands.drift import drift as command
-from locust_llm.twin.drift.changes import BURST_S, Bursts, Change, changes
+from locust_llm.twin.commands.drift import run_drift as command
+from locust_llm.twin.drift.changes import BURST_S, Bursts, ServerChange, possible_changes
 from locust_llm.twin.drift.check import (
     Null,
     Shift,
     bonferroni,
     by_requests,
-    drift,
+    check_drift,
     loads_of,
     null,
     reference,
     shifts,
     varies,
 )
-from locust_llm.twin.drift.report import told
+from locust_llm.twin.drift.report import format_shift
 from locust_llm.twin.drift.traits import TRAITS, traits
 from locust_llm.twin.model import Noise as ModelNoise
-from locust_llm.twin.seen import Seen, Stage
+from locust_llm.twin.seen import ObservedRequest, ObservedStage
 from locust_llm.twin.twin import FIGURES, Origin, Ranges, Reference, Trust, Twin
 
 from .models import h100, plain
@@ -41,7 +41,7 @@ NOISE = Noise(steps=0.03, network_s=0.0002)
 USERS = (1, 24)
 
 
-def minute(server: Server, noise: Noise, seed: int, of: int = 0) -> list[Stage]:
+def minute(server: Server, noise: Noise, seed: int, of: int = 0) -> list[ObservedStage]:
     """The lengths of the requests are the same for every seed; ``of``: which ones."""
 
     def lengths(users: int) -> Lengths:
@@ -70,9 +70,9 @@ def known(twin: Twin) -> Null:
 
 def test_traits_of_two_requests() -> None:
     """Gaps of 10, 10, 20 and 40 ms; first tokens after 100 and 300 ms, the longer prompt later; 0.42 s, 7 tokens."""
-    one = Seen(0.0, (0.1, 0.11, 0.12), 10, 3)
-    two = Seen(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
-    found = dict(zip(TRAITS, traits(Stage(2, 0.0, (one, two))), strict=True))
+    one = ObservedRequest(0.0, (0.1, 0.11, 0.12), 10, 3)
+    two = ObservedRequest(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
+    found = dict(zip(TRAITS, traits(ObservedStage(2, 0.0, (one, two))), strict=True))
     assert found["gap mean"] == pytest.approx(math.log(0.09 / 5))
     assert found["stall"] == pytest.approx((math.log(0.01) + math.log(0.04)) / 2)
     assert found["ttft short"] == pytest.approx(math.log(0.1))
@@ -83,11 +83,11 @@ def test_traits_of_two_requests() -> None:
 
 def test_traits_do_not_hang_on_who_is_the_last_of_those_sent_at_once() -> None:
     """0.37 s until the last token of the two, 7 tokens."""
-    one = Seen(0.0, (0.1, 0.11, 0.12), 10, 3)
-    two = Seen(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
-    found = traits(Stage(2, 0.0, (two, one)))
+    one = ObservedRequest(0.0, (0.1, 0.11, 0.12), 10, 3)
+    two = ObservedRequest(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
+    found = traits(ObservedStage(2, 0.0, (two, one)))
     assert found[TRAITS.index("throughput")] == pytest.approx(math.log(7 / 0.37))
-    assert found == pytest.approx(traits(Stage(2, 0.0, (one, two))))
+    assert found == pytest.approx(traits(ObservedStage(2, 0.0, (one, two))))
 
 
 def test_bursts_last_a_third_of_the_time() -> None:
@@ -102,9 +102,9 @@ def test_bursts_last_a_third_of_the_time() -> None:
 
 
 def test_limits_that_would_not_show_are_no_changes() -> None:
-    assert {one.name for one in changes(h100(max_num_seqs=100), 8)} >= {"step", "fixed", "token", "budget"}
-    assert "max_num_seqs" in {one.name for one in changes(h100(), 32)}
-    assert "kv_tokens" not in {one.name for one in changes(h100(), 32)}
+    assert {one.name for one in possible_changes(h100(max_num_seqs=100), 8)} >= {"step", "fixed", "token", "budget"}
+    assert "max_num_seqs" in {one.name for one in possible_changes(h100(), 32)}
+    assert "kv_tokens" not in {one.name for one in possible_changes(h100(), 32)}
 
 
 def test_a_shift_is_measured_in_its_own_size(known: Null) -> None:
@@ -115,17 +115,17 @@ def test_a_shift_is_measured_in_its_own_size(known: Null) -> None:
 
 
 def test_the_size_of_a_shift_in_words() -> None:
-    change = Change("step", "every step", plain(), size=0.1)
-    assert told(shifts_of(change, 1.0, 0.2)) == "every step, +10.0% (+6.0% to +14.2%)"
-    assert told(shifts_of(Change("budget", "half", plain()), 1.0, 0.2)) == "half"
+    change = ServerChange("step", "every step", plain(), size=0.1)
+    assert format_shift(shifts_of(change, 1.0, 0.2)) == "every step, +10.0% (+6.0% to +14.2%)"
+    assert format_shift(shifts_of(ServerChange("budget", "half", plain()), 1.0, 0.2)) == "half"
 
 
-def shifts_of(change: Change, times: float, error: float) -> Shift:
+def shifts_of(change: ServerChange, times: float, error: float) -> Shift:
     return Shift(change, times / error, times, error)
 
 
 def test_an_unchanged_server_has_not_drifted(known: Null) -> None:
-    found = [drift(known, minute(SERVER, NOISE, seed)) for seed in (100, 300, 400)]
+    found = [check_drift(known, minute(SERVER, NOISE, seed)) for seed in (100, 300, 400)]
     assert [one.drifted for one in found] == [False] * 3
     assert all(one.named == () for one in found)
 
@@ -140,7 +140,7 @@ def test_an_unchanged_server_has_not_drifted(known: Null) -> None:
     ],
 )
 def test_what_has_moved_is_named(known: Null, server: Server, noise: Noise, name: str) -> None:
-    found = drift(known, minute(server, noise, 100))
+    found = check_drift(known, minute(server, noise, 100))
     assert found.drifted
     assert found.named[0].change.name == name
 
@@ -152,8 +152,8 @@ def test_a_twin_of_no_closed_loop_cannot_drift(twin: Twin) -> None:
 
 
 def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
-    file.write(twin, tmp_path / "twin.toml")
-    again = file.read(tmp_path / "twin.toml")
+    file.write_twin(twin, tmp_path / "twin.toml")
+    again = file.read_twin(tmp_path / "twin.toml")
     assert [one.figure for one in again.reference] == [one.figure for one in twin.reference]
     assert again.reference[5].off == pytest.approx(twin.reference[5].off, rel=1e-5)
 
@@ -167,7 +167,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_command_says_so_by_its_exit_status(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write(twin, tmp_path / "twin.toml")
+    file.write_twin(twin, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     less = swept_folder(tmp_path / "less", minute(replace(SERVER, num_seqs=8), NOISE, 100))
     assert command([str(tmp_path / "twin.toml"), str(same)]) == ExitStatus.OK
@@ -179,7 +179,7 @@ def test_the_command_says_so_by_its_exit_status(twin: Twin, tmp_path: Path, caps
 @pytest.mark.usefixtures("few")
 def test_another_server_by_name_is_said_first(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = msgspec.structs.replace(twin, origin=msgspec.structs.replace(twin.origin, server="simulated 0"))
-    file.write(other, tmp_path / "twin.toml")
+    file.write_twin(other, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
     assert capsys.readouterr().out.startswith("Another server: simulated 1, and the twin is of simulated 0.")
@@ -191,7 +191,7 @@ def of_loads(*offs: float) -> tuple[Reference, ...]:
 
 def test_a_change_is_one_test_and_with_its_opposite_two() -> None:
     """With the rest four, of 0.25% each: 2.807 standard errors."""
-    both, one = Change("step", "", plain()), Change("budget", "", plain(), both_ways=False)
+    both, one = ServerChange("step", "", plain()), ServerChange("budget", "", plain(), both_ways=False)
     assert bonferroni([both, one]) == pytest.approx(2.807, abs=1e-3)
 
 
@@ -205,10 +205,13 @@ def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
 def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
     """The first token comes after 0.1 s, but after 0.1 e s for every second block of three requests: the logarithms of the
     blocks' means are 0 and 1 by turns, their standard deviation sqrt(8 x 0.25 / 7), a mean of eight that / sqrt(8)."""
-    alike = [Seen(float(i), (i + 0.1, i + 0.2), 10, 2) for i in range(24)]
+    alike = [ObservedRequest(float(i), (i + 0.1, i + 0.2), 10, 2) for i in range(24)]
     late = 0.1 * math.e
-    by_turns = [one if i // 3 % 2 else Seen(float(i), (i + late, i + late + 0.1), 10, 2) for i, one in enumerate(alike)]
-    measured, said = Stage(1, 0.0, tuple(by_turns)), Stage(1, 0.0, tuple(alike))
+    by_turns = [
+        one if i // 3 % 2 else ObservedRequest(float(i), (i + late, i + late + 0.1), 10, 2)
+        for i, one in enumerate(alike)
+    ]
+    measured, said = ObservedStage(1, 0.0, tuple(by_turns)), ObservedStage(1, 0.0, tuple(alike))
     error = by_requests(measured, [said, said])
     assert error[TRAITS.index("ttft short")] == pytest.approx(math.sqrt(8 * 0.25 / 7 / 8))
     assert error[TRAITS.index("stall")] == pytest.approx(0.0, abs=1e-9)
@@ -216,7 +219,7 @@ def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
 
 
 def test_a_load_of_one_request_has_traits() -> None:
-    one = Stage(1, 0.0, (Seen(0.0, (0.1,), 10, 1),))
+    one = ObservedStage(1, 0.0, (ObservedRequest(0.0, (0.1,), 10, 1),))
     assert traits(one)[TRAITS.index("ttft short")] == pytest.approx(math.log(0.1))
     assert by_requests(one, [one]).tolist() == [0.0] * len(TRAITS)
 
@@ -232,8 +235,8 @@ def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_tha
     twin = Twin(model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads)
     same = minute(server, NOISE, 100, of=3)
     known = null(twin, same, 30)
-    assert not drift(known, same).drifted
-    less = drift(known, minute(replace(server, budget=1024, threshold=300), NOISE, 100, of=3))
+    assert not check_drift(known, same).drifted
+    less = check_drift(known, minute(replace(server, budget=1024, threshold=300), NOISE, 100, of=3))
     assert less.drifted
     assert less.named[0].change.name == "budget"
 

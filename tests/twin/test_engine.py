@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.twin import engine as twin_engine
 from locust_llm.twin.engine import Admitting, Step
-from locust_llm.twin.model import Cost, Model, Noise, Settings, work
+from locust_llm.twin.model import Noise, SchedulerSettings, ServerModel, StepCosts, step_work
 
 from .models import H100, plain
 
@@ -20,7 +20,7 @@ Times = list[tuple[float, list[float]]]
 
 
 def served(
-    model: Model, arrivals: list[tuple[float, Request]], monkeypatch: pytest.MonkeyPatch, *, slowly: bool,
+    model: ServerModel, arrivals: list[tuple[float, VirtualRequest]], monkeypatch: pytest.MonkeyPatch, *, slowly: bool,
     closed: bool = False,
 ) -> Times:  # fmt: skip
     clock, log = VirtualClock(), list[Step]()
@@ -43,7 +43,7 @@ def served(
 @given(
     policy=st.sampled_from(["chunked", "mixed", "prefill-first", "static", "partial-prefills", "llama.cpp"]),
     arrivals=st.lists(
-        st.tuples(st.floats(0, 3), st.builds(Request, st.integers(1, 900), st.integers(1, 120))),
+        st.tuples(st.floats(0, 3), st.builds(VirtualRequest, st.integers(1, 900), st.integers(1, 120))),
         min_size=1,
         max_size=12,
     ),
@@ -53,12 +53,14 @@ def served(
     closed=st.booleans(),
 )
 def test_rounds_by_themselves_are_the_steps_that_they_would_be(
-    policy: str, arrivals: list[tuple[float, Request]], seqs: int, blocks: int, admission_s: float,
+    policy: str, arrivals: list[tuple[float, VirtualRequest]], seqs: int, blocks: int, admission_s: float,
     closed: bool,
 ) -> None:  # fmt: skip
     """To the last bit, with noise and pauses; a KV cache that is nearly full has its preemptions."""
-    model = Model(
-        settings=Settings(policy=policy, max_num_batched_tokens=1000, max_num_seqs=seqs, kv_tokens=16 * blocks),
+    model = ServerModel(
+        settings=SchedulerSettings(
+            policy=policy, max_num_batched_tokens=1000, max_num_seqs=seqs, kv_tokens=16 * blocks
+        ),
         cost=msgspec.structs.replace(H100, admission_s=admission_s),
         noise=Noise(step_sigma=0.1, step_s=0.001, pause_s=0.05, pause_every_s=0.5),
     )
@@ -69,7 +71,7 @@ def test_rounds_by_themselves_are_the_steps_that_they_would_be(
 
 def test_a_round_that_runs_when_somebody_comes_ends_before_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of 10 ms from 0.01 s on; who comes at 0.055 s begins at 0.06 s."""
-    arrivals = [(0.0, Request(10, 20)), (0.055, Request(10, 1))]
+    arrivals = [(0.0, VirtualRequest(10, 20)), (0.055, VirtualRequest(10, 1))]
     first, second, _ = sorted(served(plain(0.01), arrivals, monkeypatch, slowly=False), key=lambda row: len(row[1]))[:3]
     times = {len(row[1]): row[1] for row in (first, second)}
     assert times[1] == pytest.approx([0.07])
@@ -77,9 +79,9 @@ def test_a_round_that_runs_when_somebody_comes_ends_before_they_begin(monkeypatc
 
 def test_the_work_of_a_step_by_hand() -> None:
     """A prompt with 100 tokens before these 50, the last token of another, and two that decode with 30 tokens."""
-    done = work([(100, 50), (20, 1)], 2, 30)
+    done = step_work([(100, 50), (20, 1)], 2, 30)
     assert done == (53, 4, 150 + 21 + 30, 50 * 125, 50 * 25)
-    cost = Cost(
+    cost = StepCosts(
         fixed_s=1.0, token_s=0.1, stream_s=0.01, context_s=0.001, pair_s=0.0001, own_pair_s=0.0002, free_tokens=3
     )
     assert cost.step_s(done) == pytest.approx(1 + 5 + 0.04 + 0.201 + 0.625 + 0.25)

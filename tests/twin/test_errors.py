@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from locust_llm.twin.answers import WIDTH
-from locust_llm.twin.whatif.errors import OTHER_SETTINGS, error_of
+from locust_llm.twin.whatif.errors import OTHER_SETTINGS, standard_error_of
 
 WRITTEN_BEFORE = ("llamacpp_what_if", "vllm_what_if", "vllm_what_if_2", "vllm_what_if_3")
 AS_FITTED = ("as it was", "max-num-batched-tokens=2048")
@@ -16,22 +16,24 @@ AS_FITTED = ("as it was", "max-num-batched-tokens=2048")
 
 def test_the_error_of_another_percentile_is_the_largest_of_its_metric() -> None:
     errors = {"ttft p50": 0.1, "ttft p99": 0.3, "itl p50": 0.05, "throughput": 0.02}
-    assert error_of("ttft p50", errors) == 0.1
-    assert error_of("ttft p95", errors) == 0.3
-    assert error_of("ttft_from_due p50", errors) == 0.3
-    assert error_of("ttft p50", {}) == 0.0
+    assert standard_error_of("ttft p50", errors) == 0.1
+    assert standard_error_of("ttft p95", errors) == 0.3
+    assert standard_error_of("ttft_from_due p50", errors) == 0.3
+    assert standard_error_of("ttft p50", {}) == 0.0
 
 
 def test_a_metric_without_a_check_has_the_error_of_what_it_is_made_of() -> None:
     errors = {"ttft p50": 0.1, "itl p50": 0.05, "stall p95": 0.4, "throughput": 0.02}
-    assert error_of("request_latency p50", errors) == 0.1
-    assert error_of("requests/s", errors) == error_of("served", errors) == 0.02
+    assert standard_error_of("request_latency p50", errors) == 0.1
+    assert standard_error_of("requests/s", errors) == standard_error_of("served", errors) == 0.02
 
 
 def test_other_settings_have_an_error_of_their_own() -> None:
-    assert error_of("ttft p95", {"ttft p95": 0.24}, other_settings=True) == pytest.approx(0.26)  # 10 to 24 as 5 to 12
-    assert error_of("throughput", {"throughput": 0.08}, other_settings=True) == pytest.approx(0.1)
-    assert error_of("request_latency p99", {}, other_settings=True) == 0.1
+    assert standard_error_of("ttft p95", {"ttft p95": 0.24}, other_settings=True) == pytest.approx(
+        0.26
+    )  # 10 to 24 as 5 to 12
+    assert standard_error_of("throughput", {"throughput": 0.08}, other_settings=True) == pytest.approx(0.1)
+    assert standard_error_of("request_latency p99", {}, other_settings=True) == 0.1
 
 
 @pytest.mark.parametrize("metric", OTHER_SETTINGS)

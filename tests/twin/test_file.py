@@ -8,32 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.twin.file import NAME, read, text_of, write
-from locust_llm.twin.model import Front, Noise
-from locust_llm.twin.twin import Check, Draw, Origin, Ranges, Trust, Twin
+from locust_llm.twin.file import NAME, format_twin, read_twin, write_twin
+from locust_llm.twin.model import FrontendDelay, Noise
+from locust_llm.twin.twin import Draw, HeldOutCheck, Origin, Ranges, Trust, Twin
 
 from .models import h100
 
 TWIN = Twin(
-    model=msgspec.structs.replace(h100(max_num_seqs=64), front=Front(request_s=0.001), noise=Noise(step_sigma=0.05)),
+    model=msgspec.structs.replace(h100(max_num_seqs=64), front=FrontendDelay(request_s=0.001), noise=Noise(step_sigma=0.05)),
     trust=Trust(verdict="figures", error=0.03, reasons=("it was off by 3%",), errors={"ttft p99": 0.02}),
     ranges=Ranges(users=(1, 64), prompt_tokens=(32, 4000), output_tokens=(40, 200), saturated=True),
     origin=Origin(host="http://127.0.0.1:8000", model="tiny", folders=("reports/a", "reports/b"), requests=900),
     intervals={"fixed_s": (0.007, 0.008)}, unknown={"kv_tokens": "no limit was seen"}, lengths=((100, 20), (300, 40)),
     draws=(Draw(0.007, 3e-5, 1e-5, 4e-8, 1e-9, 170.0, 0.001, 0.0),),
-    checks=(Check(load="8 users", figure="ttft p50", said=0.1, low=0.09, high=0.11, measured=0.105, requests=48),),
+    checks=(HeldOutCheck(load="8 users", figure="ttft p50", said=0.1, low=0.09, high=0.11, measured=0.105, requests=48),),
 )  # fmt: skip
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write(TWIN, tmp_path / NAME)
-    found = read(tmp_path)
+    write_twin(TWIN, tmp_path / NAME)
+    found = read_twin(tmp_path)
     assert found.trust == TWIN.trust
     assert found.checks == TWIN.checks
     assert found.ranges == TWIN.ranges
     assert found.model.settings == TWIN.model.settings
     assert found.model.cost.fixed_s == pytest.approx(TWIN.model.cost.fixed_s, rel=1e-6)
-    assert read(tmp_path / NAME) == found
+    assert read_twin(tmp_path / NAME) == found
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(min_size=1), st.floats(0, 1e9), max_size=3))
@@ -44,7 +44,7 @@ def test_any_name_is_read_as_it_was(host: str, reason: str, errors: dict[str, fl
     twin = msgspec.structs.replace(
         TWIN, origin=Origin(host=host), trust=Trust(verdict="shape", reasons=(reason,), errors=errors)
     )
-    found = tomllib.loads(text_of(twin))
+    found = tomllib.loads(format_twin(twin))
     assert found["origin"]["host"] == host
     assert found["trust"]["reasons"] == [reason]
     assert found["trust"].get("errors", {}) == pytest.approx(errors)
@@ -64,18 +64,18 @@ def test_any_name_is_read_as_it_was(host: str, reason: str, errors: dict[str, fl
     ],
 )
 def test_what_is_no_twin_is_refused_in_a_sentence(tmp_path: Path, change: tuple[str, str], why: str) -> None:
-    text = text_of(TWIN)
+    text = format_twin(TWIN)
     assert change[0] in text
     (tmp_path / NAME).write_text(text.replace(*change))
     with pytest.raises(ValueError, match=r"twin\.toml is no ") as error:
-        read(tmp_path)
+        read_twin(tmp_path)
     assert why in str(error.value)
     assert "\n" not in str(error.value).strip()
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
-        read(tmp_path)
+        read_twin(tmp_path)
 
 
 @given(st.binary(max_size=300))
@@ -84,4 +84,4 @@ def test_any_bytes_are_refused_without_a_traceback(tmp_path_factory: pytest.Temp
     path = tmp_path_factory.mktemp("twin") / NAME
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"twin\.toml"):
-        read(path)
+        read_twin(path)

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from support.probing import Noise, Server, probed
 
-from locust_llm.probe.diagnosis import DISAGGREGATED, Diagnosis, diagnose
-from locust_llm.probe.symptoms import symptoms
-from locust_llm.twin.fit import fit, lengths, ranges
+from locust_llm.probe.diagnosis import DISAGGREGATED, Diagnosis, diagnose_scheduler
+from locust_llm.probe.symptoms import measure_probe
+from locust_llm.twin.fit import fit_twin, ranges, sample_lengths
 from locust_llm.twin.model_fit import fit_model, score
 from locust_llm.twin.seen import episodes_of
 
@@ -21,7 +21,12 @@ def test_a_hidden_server_is_found_and_its_twin_good_for_figures() -> None:
     results = probed(server, NOISE, 5)
     told = list[tuple[int, int]]()
     stages = sweep(server, (1, 2, 4, 8, 16, 32, 64, 128), NOISE)
-    twin = fit(diagnose(symptoms(results)), episodes_of(results), stages, on_progress=lambda *one: told.append(one))
+    twin = fit_twin(
+        diagnose_scheduler(measure_probe(results)),
+        episodes_of(results),
+        stages,
+        on_progress=lambda *one: told.append(one),
+    )
     assert twin.model.settings.policy == "chunked"
     assert twin.model.settings.max_num_batched_tokens == pytest.approx(1024, rel=0.05)
     assert twin.model.settings.max_num_seqs == pytest.approx(24, abs=1)
@@ -56,12 +61,12 @@ def test_the_true_policy_replays_a_probe_best() -> None:
 
 def test_without_a_sweep_there_is_no_twin() -> None:
     with pytest.raises(ValueError, match="a twin needs a sweep"):
-        fit(Diagnosis("chunked", (1000.0, 1024.0, 1100.0), 1), probe(Server(budget=1024)), [])
+        fit_twin(Diagnosis("chunked", (1000.0, 1024.0, 1100.0), 1), probe(Server(budget=1024)), [])
 
 
 def test_a_scheduler_that_the_simulator_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no scheduler .* 'disaggregated'"):
-        fit(Diagnosis(DISAGGREGATED), probe(Server(budget=1024)), sweep(Server(budget=1024), (1, 2)))
+        fit_twin(Diagnosis(DISAGGREGATED), probe(Server(budget=1024)), sweep(Server(budget=1024), (1, 2)))
 
 
 def test_a_sweep_that_still_grew_is_not_saturated() -> None:
@@ -72,6 +77,6 @@ def test_a_sweep_that_still_grew_is_not_saturated() -> None:
 
 def test_lengths_are_of_the_sweep_evenly_and_not_too_many() -> None:
     stages = sweep(Server(budget=1024), (1, 64, 128))
-    found = lengths(stages)
+    found = sample_lengths(stages)
     assert 200 < len(found) <= 400
     assert found[0] == (stages[0].requests[0].prompt_tokens, stages[0].requests[0].output_tokens)

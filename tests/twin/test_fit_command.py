@@ -17,10 +17,10 @@ from locust_llm.probe.diagnosis import CHUNKED, Diagnosis
 from locust_llm.twin import file, runs
 from locust_llm.twin.commands import fit as module
 from locust_llm.twin.commands.command import twin as command
-from locust_llm.twin.fit_report import report, settings, step_s, timed
-from locust_llm.twin.model import Cost, Model, Settings
+from locust_llm.twin.fit_report import format_fit_report, format_scheduler_settings, predict_step_s, timed
+from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.twin.runs import HEADERS, Stopped, environment, learned, server_words
-from locust_llm.twin.twin import SHAPE, Check, Ranges, Trust, Twin
+from locust_llm.twin.twin import SHAPE, HeldOutCheck, Ranges, Trust, Twin
 
 from .models import plain, sweep
 
@@ -41,7 +41,7 @@ def test_folders_become_a_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert out.startswith("Twin of m on http://server:8000 (simulated 1): good for")
     assert "A step of one stream takes: " in out
     assert "Not known: kv-tokens" in out
-    twin = file.read(loads / "twin.toml")
+    twin = file.read_twin(loads / "twin.toml")
     assert twin.model.settings.max_num_batched_tokens == pytest.approx(1024, rel=0.05)
     assert twin.origin.folders == (str(probe), str(loads))
     assert {one.users for one in twin.reference} == {1, 2, 4, 8, 16, 32}
@@ -118,7 +118,7 @@ def test_what_a_line_tells(line: str, told: str) -> None:
 
 def test_a_child_ends_with_its_own_status(tmp_path: Path) -> None:
     told = list[str]()
-    assert runs.run(["run", "--nonsense"], os.environ, tmp_path / "log", told.append) == ExitStatus.REFUSED
+    assert runs.run_locust_llm(["run", "--nonsense"], os.environ, tmp_path / "log", told.append) == ExitStatus.REFUSED
     assert "nonsense" in told[0]
     assert "nonsense" in (tmp_path / "log").read_text()
 
@@ -133,7 +133,7 @@ def test_a_signal_ends_the_child_and_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "executable", str(child))
     began = time.monotonic()
     with pytest.raises(Stopped) as stopped:
-        runs.run([], os.environ, tmp_path / "log", lambda line: signal.raise_signal(signal.SIGINT))
+        runs.run_locust_llm([], os.environ, tmp_path / "log", lambda line: signal.raise_signal(signal.SIGINT))
     assert stopped.value.status == 130
     assert time.monotonic() - began < 50
 
@@ -147,27 +147,29 @@ def test_a_folder_of_runs_is_a_new_one(tmp_path: Path) -> None:
 
 def test_steps_in_words() -> None:
     """10 ms, and 0.1 ms for each of (100 + 4 - 24) tokens, and 1 ms for each of 5 sequences."""
-    cost = Cost(fixed_s=0.01, token_s=0.0001, stream_s=0.001, free_tokens=24)
-    model = Model(settings=Settings(policy="chunked", max_num_batched_tokens=100), cost=cost)
-    assert step_s(model, 100, 4) == pytest.approx(0.01 + 0.008 + 0.005)
+    cost = StepCosts(fixed_s=0.01, token_s=0.0001, stream_s=0.001, free_tokens=24)
+    model = ServerModel(settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=100), cost=cost)
+    assert predict_step_s(model, 100, 4) == pytest.approx(0.01 + 0.008 + 0.005)
     assert timed(0.0123) == "12.3 ms"
     assert timed(2.5e-5) == "25 µs"
     assert timed(0.01, [0.009, 0.011]) == "10 ms (6.54 to 13.5)"  # ± 2.45 x the root of two
 
 
 def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
-    check = Check(load="8 users", figure="ttft p50", said=0.2, low=0.1, high=0.3, measured=0.25, requests=40)
+    check = HeldOutCheck(load="8 users", figure="ttft p50", said=0.2, low=0.1, high=0.3, measured=0.25, requests=40)
     twin = Twin(
         model=plain(budget=512, max_num_seqs=16), trust=Trust(verdict=SHAPE, reasons=("it was off by 20%",)),
         ranges=Ranges(users=(1, 8)), unknown={"kv_tokens": "no limit was seen"}, checks=(check,),
     )  # fmt: skip
-    text = report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
+    text = format_fit_report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
     assert "good for shape, not for figures.\nWhy: it was off by 20%." in text
     assert "Scheduler: chunked, 512 tokens a step, at most 16 requests at a time." in text
     assert "Because: a prompt took 4 steps." in text
     assert "Not known: kv-tokens: no limit was seen." in text
     assert "8 users (40 requests)  ttft p50  200 ms  100 ms to 300 ms      250 ms     -20%" in text
-    assert settings(msgspec.structs.replace(twin.model.settings, policy="static")).startswith("static, at least 512")
+    assert format_scheduler_settings(msgspec.structs.replace(twin.model.settings, policy="static")).startswith(
+        "static, at least 512"
+    )
 
 
 def test_who_is_stopped_hears_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

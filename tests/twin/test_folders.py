@@ -10,7 +10,7 @@ from support.twin_folders import probed_folder, swept_folder, write
 
 from locust_llm.core.record import Record
 from locust_llm.probe.diagnosis import CHUNKED
-from locust_llm.twin.folders import Folder, loads, measured
+from locust_llm.twin.folders import Folder, read_folder_loads, read_measured_server
 
 from .models import sweep
 
@@ -40,7 +40,7 @@ def closed_loop(users: int, each: int, *, pause_s: float = 0.0, ramp_s: float = 
 def test_the_probe_and_the_sweep_are_found_in_any_order(folders: tuple[Path, Path]) -> None:
     probe, sweep_ = folders
     for given in ([probe, sweep_], [sweep_, probe]):
-        seen = measured(given)
+        seen = read_measured_server(given)
         assert seen.said.name == CHUNKED
         assert [stage.users for stage in seen.stages] == [1, 2, 4, 8]
         assert all(len(stage.requests) == 48 for stage in seen.stages)
@@ -58,7 +58,7 @@ def test_what_is_missing_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
         ([tmp_path], "holds no run"),
     ):
         with pytest.raises(ValueError, match=why):
-            measured(given)
+            read_measured_server(given)
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def test_runs_of_different_servers_are_no_twin(
 ) -> None:
     other = swept_folder(tmp_path / "c", sweep(SERVER, (1,)), **more)
     with pytest.raises(ValueError, match=why):
-        measured([folders[0], other])
+        read_measured_server([folders[0], other])
 
 
 def test_another_version_of_the_server_is_another_server(folders: tuple[Path, Path], tmp_path: Path) -> None:
     run = replace(a_run(), model="m", server="simulated 2")
     with pytest.raises(ValueError, match="different servers: a of simulated 1, c of simulated 2"):
-        measured([folders[0], write(tmp_path / "c", run, closed_loop(2, 10))])
+        read_measured_server([folders[0], write(tmp_path / "c", run, closed_loop(2, 10))])
 
 
 def test_a_server_that_fails_half_of_the_requests_has_no_twin(folders: tuple[Path, Path], tmp_path: Path) -> None:
     run = replace(a_run(), model="m", server="simulated 1")
     wrong = [failed(sent_at=float(i), id=f"x{i}") for i in range(30)]
     with pytest.raises(ValueError, match="30 of 50 requests of the sweep failed"):
-        measured([folders[0], write(tmp_path / "c", run, [*closed_loop(2, 10), *wrong])])
+        read_measured_server([folders[0], write(tmp_path / "c", run, [*closed_loop(2, 10), *wrong])])
 
 
 def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Path) -> None:
     (write(tmp_path / "c", a_run(), closed_loop(2, 10)) / "run.json").write_text("{}")
     with pytest.raises(ValueError, match="locust-llm report"):
-        measured([folders[0], tmp_path / "c"])
+        read_measured_server([folders[0], tmp_path / "c"])
 
 
 @pytest.mark.parametrize(
@@ -106,42 +106,44 @@ def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Pat
 def test_loads_that_no_twin_has_are_refused(tmp_path: Path, settings: dict[str, object], why: str) -> None:
     folder = write(tmp_path / "c", a_run(**settings), closed_loop(2, 10))
     with pytest.raises(ValueError, match=why):
-        loads(Folder(folder))
+        read_folder_loads(Folder(folder))
 
 
 def test_a_cached_prompt_was_not_computed(tmp_path: Path) -> None:
     folder = write(tmp_path / "c", a_run(), closed_loop(2, 10, cached_tokens=50))
     with pytest.raises(ValueError, match="50% of its prompt tokens were in the server's cache"):
-        loads(Folder(folder))
+        read_folder_loads(Folder(folder))
 
 
 def test_a_run_of_one_load_is_a_stage(tmp_path: Path) -> None:
-    (closed,) = loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10)))).stages
+    (closed,) = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10)))).stages
     assert (closed.users, closed.rate, len(closed.requests), closed.failed) == (2, 0.0, 20, 0)
-    (open_,) = loads(Folder(write(tmp_path / "o", a_run(users=None, request_rate=4.0), closed_loop(2, 10)))).stages
+    (open_,) = read_folder_loads(
+        Folder(write(tmp_path / "o", a_run(users=None, request_rate=4.0), closed_loop(2, 10)))
+    ).stages
     assert (open_.users, open_.rate, len(open_.requests)) == (0, 4.0, 20)
 
 
 def test_a_load_begins_when_all_users_are_there_with_what_was_open_then(tmp_path: Path) -> None:
     """The third user comes at second 4.2: until then the others have had eight requests that had ended."""
     records = closed_loop(3, 12, ramp_s=2.1)
-    (stage,) = loads(Folder(write(tmp_path / "c", a_run(users=3), records))).stages
+    (stage,) = read_folder_loads(Folder(write(tmp_path / "c", a_run(users=3), records))).stages
     assert len(stage.requests) == 36 - 4 - 2
     assert sum(one.sent_at < stage.requests[2].sent_at for one in stage.requests) == 2
 
 
 def test_users_that_pause_are_no_closed_loop(tmp_path: Path) -> None:
-    found = loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10, pause_s=1.0))))
+    found = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10, pause_s=1.0))))
     assert found.stages == []
     assert "1.0 requests were in flight on average, so users paused" in found.notes[0]
 
 
 def test_too_few_requests_and_cut_answers_are_said(tmp_path: Path) -> None:
-    few = loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 3))))
+    few = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 3))))
     assert few.stages == []
     assert "6 answered requests, and 8 are needed" in few.notes[0]
     some = [failed("cut", sent_at=9.5 + i, id=f"x{i}", user=i % 2) for i in range(4)]
-    cut = loads(Folder(write(tmp_path / "d", a_run(), [*closed_loop(2, 10), *some])))
+    cut = read_folder_loads(Folder(write(tmp_path / "d", a_run(), [*closed_loop(2, 10), *some])))
     assert [stage.failed for stage in cut.stages] == [0]
     assert "4 of 24 answers were cut" in cut.notes[0]
 
@@ -153,11 +155,11 @@ def test_of_a_sweep_that_was_killed_the_stages_are_read_from_its_records(
     records = (folders[1] / "profile_export.jsonl").read_bytes()
     killed = write(tmp_path / "k", replace(sweep_.run, stages=()), [])
     (killed / "profile_export.jsonl").write_bytes(records)
-    assert [stage.users for stage in loads(Folder(killed)).stages] == [1, 2, 4, 8]
+    assert [stage.users for stage in read_folder_loads(Folder(killed)).stages] == [1, 2, 4, 8]
 
 
 def test_a_client_that_was_too_slow_is_left_out(tmp_path: Path) -> None:
     verdict = {"level": "DEGRADED", "reasons": ["merged chunks 9%"], "advice": "", "signals": {}}
-    found = loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10), client=verdict)))
+    found = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10), client=verdict)))
     assert found.stages == []
     assert "client verdict is DEGRADED (merged chunks 9%)" in found.notes[0]

@@ -8,24 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.twin.loads import Load
-from locust_llm.twin.model import Settings
+from locust_llm.twin.loads import OfferedLoad
+from locust_llm.twin.model import SchedulerSettings
 from locust_llm.twin.whatif import grid
 
-FITTED = Settings(policy="chunked", max_num_batched_tokens=2048)
+FITTED = SchedulerSettings(policy="chunked", max_num_batched_tokens=2048)
 WHOLE = st.integers(1, 10_000)
 
 
 def test_a_range_doubles_as_a_sweep_does():
-    assert [load.users for load in grid.loads("concurrency=1..100")] == [1, 2, 4, 8, 16, 32, 64, 100]
-    assert [load.users for load in grid.loads("concurrency=8..24+8")] == [8, 16, 24]
-    assert grid.loads("request-rate=0.5..3") == [Load(rate=0.5), Load(rate=1.0), Load(rate=2.0), Load(rate=3.0)]
+    assert [load.users for load in grid.parse_load_values("concurrency=1..100")] == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert [load.users for load in grid.parse_load_values("concurrency=8..24+8")] == [8, 16, 24]
+    assert grid.parse_load_values("request-rate=0.5..3") == [
+        OfferedLoad(rate=0.5),
+        OfferedLoad(rate=1.0),
+        OfferedLoad(rate=2.0),
+        OfferedLoad(rate=3.0),
+    ]
 
 
 @given(st.sets(WHOLE, min_size=1, max_size=20))
 def test_a_list_is_its_numbers_in_order(values):
     text = ",".join(map(str, values))
-    assert [load.users for load in grid.loads(f"concurrency={text}")] == sorted(values)
+    assert [load.users for load in grid.parse_load_values(f"concurrency={text}")] == sorted(values)
     assert grid.choice(f"max-num-batched-tokens={text}").values == tuple(sorted(values))
 
 
@@ -37,7 +42,7 @@ def test_a_range_begins_and_ends_with_its_numbers(low, times):
 
 @given(st.text(max_size=30))
 def test_any_text_is_understood_or_refused(text):
-    for read in (grid.loads, grid.choice):
+    for read in (grid.parse_load_values, grid.choice):
         for asked in (text, f"concurrency={text}", f"max-num-seqs={text}", f"policy={text}"):
             with suppress(ValueError):
                 read(asked)
@@ -61,9 +66,9 @@ def test_what_cannot_be_set(text, why):
 
 def test_none_is_no_limit():
     choices = [grid.choice("prefill-concurrency=none,1,2"), grid.choice("max_num_seqs=none,64")]
-    cases = grid.grid([Load(users=4)], choices, FITTED)
+    cases = grid.grid([OfferedLoad(users=4)], choices, FITTED)
     assert len(cases) == 6
-    assert cases[0].asked == (Load(users=4), math.inf, None)
+    assert cases[0].asked == (OfferedLoad(users=4), math.inf, None)
     assert cases[0].name == "prefill-concurrency=none max-num-seqs=none"
     limited = cases[3].asked
     assert limited.prefill_limit == 1
@@ -71,7 +76,9 @@ def test_none_is_no_limit():
 
 
 def test_the_loads_of_one_combination_stand_together():
-    cases = grid.grid([Load(users=1), Load(users=2)], [grid.choice("max-num-batched-tokens=512,2048")], FITTED)
+    cases = grid.grid(
+        [OfferedLoad(users=1), OfferedLoad(users=2)], [grid.choice("max-num-batched-tokens=512,2048")], FITTED
+    )
     assert [(case.values, case.asked.load.users) for case in cases] == [
         ("512", 1),
         ("512", 2),
@@ -86,9 +93,9 @@ def test_a_grid_has_an_end():
         grid.choice(f"{key}=1..100+1") for key in ("max-num-seqs", "max-num-batched-tokens", "prefill-concurrency")
     ]
     with pytest.raises(ValueError, match=r"1,000,000 what-ifs, and at most 20,000"):
-        grid.grid([Load(users=1)], choices, FITTED)
+        grid.grid([OfferedLoad(users=1)], choices, FITTED)
     with pytest.raises(ValueError, match="max-num-seqs is given twice"):
-        grid.grid([Load(users=1)], choices[:1] * 2, FITTED)
+        grid.grid([OfferedLoad(users=1)], choices[:1] * 2, FITTED)
 
 
 @pytest.mark.parametrize(

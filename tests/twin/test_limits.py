@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from support.made_twins import made
 
-from locust_llm.slo.grammar import parse
-from locust_llm.twin.answers import Answer, Asked
-from locust_llm.twin.loads import Load
+from locust_llm.slo.grammar import parse_rule
+from locust_llm.twin.answers import PredictedValue, WhatIf
+from locust_llm.twin.loads import OfferedLoad
 from locust_llm.twin.twin import NOT_TO_BE_USED
 from locust_llm.twin.whatif import judged, limits
 
@@ -14,19 +14,21 @@ TWIN = made()
 
 
 def test_a_twin_that_is_not_to_be_used_is_refused_with_its_reasons():
-    assert "not to be used: made for a test" in limits.refusal(made(verdict=NOT_TO_BE_USED), ((10, 10),))
-    assert limits.refusal(TWIN, ((10, 10),)) == ""
+    assert "not to be used: made for a test" in limits.refuse_extrapolation(made(verdict=NOT_TO_BE_USED), ((10, 10),))
+    assert limits.refuse_extrapolation(TWIN, ((10, 10),)) == ""
 
 
 def test_prompts_five_times_as_long_are_refused():
-    assert "prompts of 500 tokens are 5 times as long as the longest" in limits.refusal(TWIN, ((10, 10), (500, 10)))
-    assert "answers of 60 tokens are 6 times" in limits.refusal(TWIN, ((10, 60),))
-    assert limits.refusal(TWIN, ((499, 10),)) == ""
+    assert "prompts of 500 tokens are 5 times as long as the longest" in limits.refuse_extrapolation(
+        TWIN, ((10, 10), (500, 10))
+    )
+    assert "answers of 60 tokens are 6 times" in limits.refuse_extrapolation(TWIN, ((10, 60),))
+    assert limits.refuse_extrapolation(TWIN, ((499, 10),)) == ""
 
 
 def test_ten_times_the_load_is_refused():
-    assert limits.too_much(Load(users=160), TWIN.ranges) == "160 users, where the twin was fitted up to 16 users"
-    assert limits.too_much(Load(users=159), TWIN.ranges) == ""
+    assert limits.too_much(OfferedLoad(users=160), TWIN.ranges) == "160 users, where the twin was fitted up to 16 users"
+    assert limits.too_much(OfferedLoad(users=159), TWIN.ranges) == ""
 
 
 def test_longer_than_measured_is_marked_with_the_range():
@@ -37,13 +39,15 @@ def test_longer_than_measured_is_marked_with_the_range():
 
 
 def test_more_users_than_measured_are_marked():
-    assert [*limits.beyond_load(Asked(Load(users=17)), {}, TWIN.ranges)] == ["17 users (up to 16 were measured)"]
-    assert [*limits.beyond_load(Asked(Load(users=16)), {}, TWIN.ranges)] == []
+    assert [*limits.beyond_load(WhatIf(OfferedLoad(users=17)), {}, TWIN.ranges)] == [
+        "17 users (up to 16 were measured)"
+    ]
+    assert [*limits.beyond_load(WhatIf(OfferedLoad(users=16)), {}, TWIN.ranges)] == []
 
 
 def test_a_rate_is_held_against_the_users_of_the_fit_by_what_is_open():
-    answers = {"in flight": Answer(10, 20, 40)}
-    assert [*limits.beyond_load(Asked(Load(rate=3.0)), answers, TWIN.ranges)] == [
+    answers = {"in flight": PredictedValue(10, 20, 40)}
+    assert [*limits.beyond_load(WhatIf(OfferedLoad(rate=3.0)), answers, TWIN.ranges)] == [
         "20 requests open at once (up to 16 were measured)"
     ]
 
@@ -60,15 +64,19 @@ def test_a_rate_is_held_against_the_users_of_the_fit_by_what_is_open():
 )
 def test_larger_steps_than_those_of_the_fit_are_marked(change, said):
     fitted = msgspec.structs.replace(TWIN.model.settings, max_num_seqs=8)
-    asked = Asked(Load(users=1), settings=msgspec.structs.replace(fitted, **change))
+    asked = WhatIf(OfferedLoad(users=1), settings=msgspec.structs.replace(fitted, **change))
     assert [*limits.beyond_settings(asked, fitted)] == ([said] if said else [])
 
 
 def test_what_is_unknown_is_said_where_it_matters():
     twin = msgspec.structs.replace(TWIN, unknown={"max_num_seqs": "no limit was seen", "policy": "guessed"})
-    changed = Asked(Load(users=1), settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50))
-    assert [*limits.unknown(twin, Asked(Load(users=1)), (), ())] == []
-    assert [*limits.unknown(twin, Asked(Load(users=17)), (), ("17 users",))] == ["max_num_seqs: no limit was seen"]
+    changed = WhatIf(
+        OfferedLoad(users=1), settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50)
+    )
+    assert [*limits.unknown(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
+    assert [*limits.unknown(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
+        "max_num_seqs: no limit was seen"
+    ]
     assert [*limits.unknown(twin, changed, (), ())] == ["max_num_seqs: no limit was seen", "policy: guessed"]
     assert [*limits.unknown(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], "who sets it knows it"
 
@@ -83,12 +91,12 @@ def test_what_is_unknown_is_said_where_it_matters():
     ],
 )
 def test_a_rule_holds_at_both_ends_of_an_interval_or_is_open(text, answer, said):
-    assert judged.judged(parse(text), {"ttft p95": Answer(*answer)}) == said
+    assert judged.judge_answer(parse_rule(text), {"ttft p95": PredictedValue(*answer)}) == said
 
 
 def test_the_worst_of_all_rules_that_decide_counts():
-    answers = {"ttft p95": Answer(1, 2, 3), "itl p50": Answer(0.01, 0.01, 0.01)}
-    met, opened, warned = parse("itl med < 50ms"), parse("ttft p95 < 2s"), parse("warn: ttft p95 < 0.5s")
+    answers = {"ttft p95": PredictedValue(1, 2, 3), "itl p50": PredictedValue(0.01, 0.01, 0.01)}
+    met, opened, warned = parse_rule("itl med < 50ms"), parse_rule("ttft p95 < 2s"), parse_rule("warn: ttft p95 < 0.5s")
     assert judged.status([met, opened, warned], answers) == judged.OPEN
     assert judged.status([met, warned], answers) == judged.MET
     assert judged.status([warned], answers) == ""

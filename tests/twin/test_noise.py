@@ -11,7 +11,7 @@ from locust_llm.twin import model as twin_model
 from locust_llm.twin import noise as twin_noise
 from locust_llm.twin.engine import factor
 from locust_llm.twin.replay import replay_episodes
-from locust_llm.twin.seen import Episode, Seen
+from locust_llm.twin.seen import IdleEpisode, ObservedRequest
 
 from .models import plain, probe
 
@@ -39,20 +39,20 @@ def test_of_nothing_there_is_nothing() -> None:
     assert twin_noise.noise([]).step_sigma == 0
 
 
-def stalls(short: float, long: float) -> list[Episode]:
+def stalls(short: float, long: float) -> list[IdleEpisode]:
     """Four prompts of three steps beside a decoder, as ``MODEL`` has them, but for the gaps: two short ones are longer
     by this share, the next two shorter; the long ones too."""
-    decoder, prompt = Seen(0.0, (0.02, 0.03), 10, 60), Seen(0.405, (0.8, 0.81), 2995, 2)
-    replay = replay_episodes(MODEL, [Episode("stall", (decoder, prompt))])
-    first, found, at = replay.first_at[1], list[Episode](), replay.token_at[0]
+    decoder, prompt = ObservedRequest(0.0, (0.02, 0.03), 10, 60), ObservedRequest(0.405, (0.8, 0.81), 2995, 2)
+    replay = replay_episodes(MODEL, [IdleEpisode("stall", (decoder, prompt))])
+    first, found, at = replay.first_at[1], list[IdleEpisode](), replay.token_at[0]
     for number in range(4):
         signs = cycle((1, 1, -1, -1) if number % 2 else (-1, -1, 1, 1))
         gaps = [gap * (1 + next(signs) * (long if gap > 0.05 else short)) for gap in np.diff(at)]
         moments = np.concatenate([[0.02], 0.02 + np.cumsum(gaps)])
         came = float(moments[list(at).index(first)])
         begin = float(np.interp(0.405 + at[0] - 0.02, at, moments))
-        beside = Seen(begin, (came, came + 0.01), 2995, 2)
-        found.append(Episode("stall", (decoder._replace(token_at=tuple(moments)), beside)))
+        beside = ObservedRequest(begin, (came, came + 0.01), 2995, 2)
+        found.append(IdleEpisode("stall", (decoder._replace(token_at=tuple(moments)), beside)))
     return found
 
 

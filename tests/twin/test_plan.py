@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from support.made_twins import QUEUE, draws, made
 
-from locust_llm.slo.grammar import parse
+from locust_llm.slo.grammar import parse_rule
 from locust_llm.twin.plan import planned, text
-from locust_llm.twin.plan.arrivals import arrivals, factors_of, of_times
+from locust_llm.twin.plan.arrivals import factors_of, of_times, parse_planned_arrivals
 from locust_llm.twin.plan.cost import cost
 from locust_llm.twin.plan.replicas import Fleet, fleet, most
 from locust_llm.twin.twin import SHAPE
@@ -20,20 +20,20 @@ SAME = draws(*[1.0] * 6, cost=QUEUE)
 
 def test_a_rate_by_any_unit():
     for written in ("2/s", "120/min", "7200 / h", "172800/day"):
-        found = arrivals(written)
+        found = parse_planned_arrivals(written)
         assert found.mean == found.peak == pytest.approx(2)
         assert found.hours == pytest.approx((2.0,) * 24)
 
 
 def test_a_day_by_its_shape():
-    found = arrivals("86400/day", "diurnal")
+    found = parse_planned_arrivals("86400/day", "diurnal")
     assert found.mean == 1
     assert sum(found.hours) / 24 == pytest.approx(1)
     assert found.hours.index(max(found.hours)) == 14, "from 14 to 16 o'clock it is the most"
     assert found.peak == pytest.approx(1.793, abs=1e-3)
     assert "0.8 cos" in found.what
     hours = [0] * 22 + [3, 1]
-    assert arrivals("1/s", ",".join(map(str, hours))).hours[-2:] == (18, 6)
+    assert parse_planned_arrivals("1/s", ",".join(map(str, hours))).hours[-2:] == (18, 6)
 
 
 @pytest.mark.parametrize("shape", ["round", "1,2,3", ",".join(["0"] * 24), ",".join(["-1"] * 24)])
@@ -55,14 +55,14 @@ def test_a_trace_from_a_file_brings_its_lengths(tmp_path):
     path = tmp_path / "trace.jsonl"
     rows = [{"timestamp": 1000 * at, "input_length": 90, "output_length": 5} for at in range(11)]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    found = arrivals(str(path))
+    found = parse_planned_arrivals(str(path))
     assert found.mean == pytest.approx(1.1)
     assert set(found.lengths) == {(90, 5)}
     path.write_text('{"input_length": 90, "output_length": 5}\n')
     with pytest.raises(ValueError, match="has no time"):
-        arrivals(str(path))
+        parse_planned_arrivals(str(path))
     with pytest.raises(ValueError, match="for a rate write"):
-        arrivals(str(tmp_path / "none.jsonl"))
+        parse_planned_arrivals(str(tmp_path / "none.jsonl"))
 
 
 @pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 3.7, 7.9])
@@ -84,15 +84,15 @@ def test_one_more_replica_than_hold_the_peak():
 
 def test_costs_with_a_pencil():
     """Three replicas of two GPUs at 2.5 are 15 an hour; 3,600 requests an hour of 10 tokens each are 36,000 tokens."""
-    found = cost(Fleet(0.5, 2), arrivals("1/s"), ((90, 10),), 2, 2.5)
+    found = cost(Fleet(0.5, 2), parse_planned_arrivals("1/s"), ((90, 10),), 2, 2.5)
     assert (found.gpus, found.month, found.month_scaled) == (6, 10_950, 10_950)
     assert found.million_output == pytest.approx(15 / 36_000 * 1e6)
     assert found.million_all == pytest.approx(15 / 360_000 * 1e6)
 
 
 def planned_for(twin, peak, rule="ttft avg < 200ms", **more):
-    asker = Asker(twin, SINGLE, (parse(rule),))
-    return planned.plan(asker, "t", "w", arrivals(f"{peak}/s"), processes=1, **more)
+    asker = Asker(twin, SINGLE, (parse_rule(rule),))
+    return planned.plan_capacity(asker, "t", "w", parse_planned_arrivals(f"{peak}/s"), processes=1, **more)
 
 
 def test_replicas_of_a_queue():
@@ -106,14 +106,14 @@ def test_replicas_of_a_queue():
     assert found.cost is not None
     assert found.cost.month == pytest.approx(5 * 2.5 * 730)
     assert found.add_in_flight > found.remove_in_flight > 0
-    assert text.headline(found).startswith("5 replicas: 4 hold the peak within the SLO when one is lost.")
-    assert text.data(found)["replicas"] == 5
+    assert text.plan_headline(found).startswith("5 replicas: 4 hold the peak within the SLO when one is lost.")
+    assert text.plan_as_json(found)["replicas"] == 5
 
 
 def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
     found = planned_for(made(QUEUE, draws=SAME), 20, "ttft avg < 50ms")
     assert found.fleet is None
-    assert "No number of replicas" in text.headline(found)
+    assert "No number of replicas" in text.plan_headline(found)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_number_of_replicas_needs_an_error_of_a_tenth_or_less(twin, why):
 def test_a_shape_is_relative_to_its_first_row_and_has_no_number():
     found = planned_for(made(QUEUE, error=0.11, draws=SAME), 20)
     assert found.fleet is None
-    data = text.data(found)
+    data = text.plan_as_json(found)
     assert data["replicas"] is None
     first, *_, last = data["rows"]
     assert first["answers"]["ttft p50"] == pytest.approx([1, 1, 1])

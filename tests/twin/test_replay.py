@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.probing import Server
 
-from locust_llm.twin.model import Cost, Front
+from locust_llm.twin.model import FrontendDelay, StepCosts
 from locust_llm.twin.replay import as_replayed, replay_episodes, replay_stage
-from locust_llm.twin.seen import Episode, Seen, Stage
+from locust_llm.twin.seen import IdleEpisode, ObservedRequest, ObservedStage
 
 from .models import H100, h100, plain, probe, sweep
 
@@ -45,8 +45,8 @@ def test_the_parts_of_a_time_sum_up_to_it() -> None:
 
 def test_parts_by_hand() -> None:
     """2,500 tokens in steps of 1,000 of 10 ms and 10 us a token: 20, 20 and 15 ms; then two tokens of 10.01 ms."""
-    one = Seen(5.0, (5.1, 5.2, 5.3), prompt_tokens=2500, output_tokens=3)
-    replay = replay_episodes(plain(0.01, 1e-5), [Episode("alone", (one,))])
+    one = ObservedRequest(5.0, (5.1, 5.2, 5.3), prompt_tokens=2500, output_tokens=3)
+    replay = replay_episodes(plain(0.01, 1e-5), [IdleEpisode("alone", (one,))])
     assert replay.ttft_s == pytest.approx([0.055])
     assert replay.decode_s == pytest.approx([0.02002])
     until_first, later = replay.parts(0.0)
@@ -57,20 +57,20 @@ def test_parts_by_hand() -> None:
 
 
 def test_a_front_comes_before_the_scheduler() -> None:
-    one = Seen(0.0, (0.1,), prompt_tokens=100, output_tokens=1)
+    one = ObservedRequest(0.0, (0.1,), prompt_tokens=100, output_tokens=1)
     model = plain(0.01)
-    model = type(model)(settings=model.settings, cost=model.cost, front=Front(request_s=0.2, token_s=0.001))
-    replay = replay_episodes(model, [Episode("alone", (one,))])
+    model = type(model)(settings=model.settings, cost=model.cost, front=FrontendDelay(request_s=0.2, token_s=0.001))
+    replay = replay_episodes(model, [IdleEpisode("alone", (one,))])
     assert replay.ttft_s == pytest.approx([0.2 + 0.1 + 0.01])
     assert replay.parts(0.0)[0][0][0] == pytest.approx(1.0)
 
 
 def test_who_comes_while_others_are_admitted_shares_their_step() -> None:
     """Admissions of 5 ms, steps of 10 ms: the one of 2 ms is admitted before the first step, that of 12 ms after it."""
-    requests = tuple(Seen(at, (1.0,), prompt_tokens=100, output_tokens=1) for at in (0.0, 0.002, 0.012))
+    requests = tuple(ObservedRequest(at, (1.0,), prompt_tokens=100, output_tokens=1) for at in (0.0, 0.002, 0.012))
     model = plain(0.01)
-    model = type(model)(settings=model.settings, cost=Cost(fixed_s=0.01, token_s=0.0, admission_s=0.005))
-    replay = replay_episodes(model, [Episode("alone", requests)])
+    model = type(model)(settings=model.settings, cost=StepCosts(fixed_s=0.01, token_s=0.0, admission_s=0.005))
+    replay = replay_episodes(model, [IdleEpisode("alone", requests)])
     assert replay.ttft_s == pytest.approx([0.02, 0.018, 0.02 - 0.012 + 0.005 + 0.01])
     until_first, _ = replay.parts(0.0)
     assert until_first[:, 0] == pytest.approx([1, 1, 1.8], abs=1e-6)  # of the first step 8 of 10 ms
@@ -79,32 +79,32 @@ def test_who_comes_while_others_are_admitted_shares_their_step() -> None:
 
 @pytest.mark.parametrize("admission_s", [0.0, 0.005])
 def test_who_is_admitted_is_counted_though_it_takes_no_time(admission_s: float) -> None:
-    one = Seen(0.0, (0.1, 0.2), prompt_tokens=100, output_tokens=2)
+    one = ObservedRequest(0.0, (0.1, 0.2), prompt_tokens=100, output_tokens=2)
     model = plain(0.01)
-    model = type(model)(settings=model.settings, cost=Cost(fixed_s=0.01, token_s=0.0, admission_s=admission_s))
-    replay = replay_episodes(model, [Episode("alone", (one,))])
+    model = type(model)(settings=model.settings, cost=StepCosts(fixed_s=0.01, token_s=0.0, admission_s=admission_s))
+    replay = replay_episodes(model, [IdleEpisode("alone", (one,))])
     assert replay.parts(0.0)[0][0] == pytest.approx([1, 100, 1, 100, 5000, 5000, 1], rel=1e-6)
 
 
 def test_what_never_ends_has_no_times() -> None:
     """A prompt that is longer than a step, of a server that computes prompts whole."""
-    one = Seen(0.0, (0.1,), prompt_tokens=2000, output_tokens=1)
+    one = ObservedRequest(0.0, (0.1,), prompt_tokens=2000, output_tokens=1)
     model = plain().with_settings(h100("mixed", 1000).settings)
-    assert np.isnan(replay_stage(model, Stage(0, 1.0, (one,))).ttft_s).all()
+    assert np.isnan(replay_stage(model, ObservedStage(0, 1.0, (one,))).ttft_s).all()
 
 
 def test_equal_prompts_are_compared_in_the_order_in_which_each_was_answered() -> None:
     """The server took the one that was sent last first: 10 ms for each."""
-    first, last = Seen(0.0, (0.02,), 100, 1), Seen(0.0, (0.01,), 100, 1)
-    burst = Episode("burst", (first, last))
+    first, last = ObservedRequest(0.0, (0.02,), 100, 1), ObservedRequest(0.0, (0.01,), 100, 1)
+    burst = IdleEpisode("burst", (first, last))
     replay = replay_episodes(plain(0.01, budget=100), [burst])
     assert replay.ttft_s == pytest.approx([0.01, 0.02])
     assert as_replayed(replay, [burst]) == [last, first]
 
 
 def test_decoders_are_not_exchanged_for_prompts() -> None:
-    decoder = Seen(0.0, (0.01, 0.02, 0.5), 10, 3)
-    prompts = [Seen(0.1, (at,), 100, 1) for at in (0.4, 0.3)]
-    pair = Episode("pair", (decoder, *prompts))
+    decoder = ObservedRequest(0.0, (0.01, 0.02, 0.5), 10, 3)
+    prompts = [ObservedRequest(0.1, (at,), 100, 1) for at in (0.4, 0.3)]
+    pair = IdleEpisode("pair", (decoder, *prompts))
     replay = replay_episodes(plain(0.01, budget=101), [pair])
     assert as_replayed(replay, [pair]) == [decoder, prompts[1], prompts[0]]

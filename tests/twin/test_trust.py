@@ -8,28 +8,28 @@ import msgspec
 import pytest
 
 from locust_llm.twin.answers import WIDTH
-from locust_llm.twin.figures import figures
-from locust_llm.twin.loads import Load, again, simulated
+from locust_llm.twin.figures import stage_figures
+from locust_llm.twin.loads import OfferedLoad, again, simulated
 from locust_llm.twin.model import Noise
-from locust_llm.twin.seen import Seen, Stage
-from locust_llm.twin.trust import check, held_out, trust
-from locust_llm.twin.twin import Check
+from locust_llm.twin.seen import ObservedRequest, ObservedStage
+from locust_llm.twin.trust import check_predictions, held_out, trust
+from locust_llm.twin.twin import HeldOutCheck
 
 from .models import plain
 
 
-def stage(users: int, step_s: float = 0.01, count: int = 40) -> Stage:
+def stage(users: int, step_s: float = 0.01, count: int = 40) -> ObservedStage:
     """Of users with answers of 11 tokens, a step each."""
     seen = [
-        Seen(at, tuple(at + step_s * (number + 1) for number in range(11)), 100, 11)
+        ObservedRequest(at, tuple(at + step_s * (number + 1) for number in range(11)), 100, 11)
         for at in (step_s * 11 * (number // users) for number in range(count))
     ]
-    return Stage(users, 0.0, tuple(seen))
+    return ObservedStage(users, 0.0, tuple(seen))
 
 
-def checked(*errors: float, figure: str = "ttft p50") -> list[Check]:
+def checked(*errors: float, figure: str = "ttft p50") -> list[HeldOutCheck]:
     return [
-        Check(load="2 users", figure=figure, said=1 + error, low=0.9, high=1.1, measured=1.0, requests=40)
+        HeldOutCheck(load="2 users", figure=figure, said=1 + error, low=0.9, high=1.1, measured=1.0, requests=40)
         for error in errors
     ]
 
@@ -42,14 +42,14 @@ def test_every_second_load_is_kept_out_but_never_the_first_or_the_last() -> None
 
 def test_a_model_with_the_true_steps_is_off_by_nothing() -> None:
     out = [stage(2)]
-    found = check([plain()], out)
+    found = check_predictions([plain()], out)
     assert all(abs(one.error) < 0.03 for one in found)
     assert trust(found).verdict == "figures"
 
 
 def test_a_model_with_other_steps_is_found_out() -> None:
     out = [stage(2, step_s=0.016)]
-    found = trust(check([plain()], out))
+    found = trust(check_predictions([plain()], out))
     assert found.verdict == "not to be used"
     assert "off by" in found.reasons[0]
 
@@ -74,10 +74,12 @@ def test_what_the_fit_does_not_explain_is_carried_on() -> None:
     assert trust(checked(0.0, 0.0)).errors["ttft p50"] == 0
 
 
-def with_error(off: float, known: float, figure: str = "ttft p50") -> Check:
+def with_error(off: float, known: float, figure: str = "ttft p50") -> HeldOutCheck:
     """``off``: logarithm of said / measured; ``known``: its standard error."""
     low, high = math.exp(-WIDTH * known), math.exp(WIDTH * known)
-    return Check(load="2 users", figure=figure, said=math.exp(off), low=low, high=high, measured=1.0, requests=40)
+    return HeldOutCheck(
+        load="2 users", figure=figure, said=math.exp(off), low=low, high=high, measured=1.0, requests=40
+    )
 
 
 def test_what_is_known_of_an_error_is_taken_from_its_square() -> None:
@@ -101,7 +103,7 @@ def test_the_figures_of_a_metric_have_one_error_and_no_other_has() -> None:
 def test_a_throughput_that_is_off_is_carried_on() -> None:
     """Steps of 10 instead of 10.5 ms, and no noise that could have done it: ln 1.05."""
     out = [stage(2, step_s=0.0105)]
-    assert trust(check([plain()], out)).errors["throughput"] == pytest.approx(math.log(1.05), rel=0.1)
+    assert trust(check_predictions([plain()], out)).errors["throughput"] == pytest.approx(math.log(1.05), rel=0.1)
 
 
 def test_a_run_is_where_the_check_says_it_is() -> None:
@@ -110,9 +112,9 @@ def test_a_run_is_where_the_check_says_it_is() -> None:
     model = msgspec.structs.replace(plain(token_s=1e-4), noise=Noise(step_sigma=0.3))
     held = defaultdict[str, list[bool]](list)
     for seed in range(40):
-        sent = simulated(model, Load(users=4), [(100, 5), (300, 20), (900, 10)], seed, count=48)
-        runs = [figures(again(model, sent, number)) for number in range(10)]
-        for one in check([model] * 12, [sent]):
+        sent = simulated(model, OfferedLoad(users=4), [(100, 5), (300, 20), (900, 10)], seed, count=48)
+        runs = [stage_figures(again(model, sent, number)) for number in range(10)]
+        for one in check_predictions([model] * 12, [sent]):
             held[one.figure] += [one.low <= run[one.figure] <= one.high for run in runs]
     shares = {figure: fmean(some) for figure, some in held.items()}
     assert fmean(shares.values()) == pytest.approx(0.94, abs=0.02), shares

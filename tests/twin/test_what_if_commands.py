@@ -16,7 +16,7 @@ from locust_llm.twin.twin import NOT_TO_BE_USED, SHAPE
 @pytest.fixture
 def written(tmp_path):
     def write(twin):
-        file.write(twin, tmp_path / "twin.toml")
+        file.write_twin(twin, tmp_path / "twin.toml")
         return str(tmp_path / "twin.toml")
 
     return write

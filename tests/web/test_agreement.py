@@ -7,11 +7,11 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import a_run, answered
 
 from locust_llm.core.record import Record
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.locust_table import three_digits_in_locust
-from locust_llm.web.live import PERCENTILES, TABLE_ROWS, Live, in_order
+from locust_llm.web.live import PERCENTILES, TABLE_ROWS, LiveStatistics, order_latency_rows
 
 
 def some_records(count: int = 400) -> list[Record]:
@@ -38,7 +38,7 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     three_digits_in_locust()
     records, clock = some_records(), lambda: 100.0
     stats, table = LiveStats(clock), locust.stats.RequestStats()
-    live = Live(stats, 100.0, clock)
+    live = LiveStatistics(stats, 100.0, clock)
     live.has_waits = True
     stats.update("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
     for record in records:
@@ -46,9 +46,11 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         live.add(record)
         assert record.ttft_s is not None
         table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
-    rows = {row.tag: row for row in summarise(collect(records), a_run(percentiles=PERCENTILES)).rows}
+    rows = {row.tag: row for row in summarise_run(collect_columns(records), a_run(percentiles=PERCENTILES)).rows}
 
-    for shown, (tag, label) in zip(live.table(), in_order(TABLE_ROWS, waits=True, gated=True).items(), strict=True):
+    for shown, (tag, label) in zip(
+        live.table(), order_latency_rows(TABLE_ROWS, waits=True, gated=True).items(), strict=True
+    ):
         report = [rows[tag].percentiles[p] for p in PERCENTILES]
         assert (shown.label, shown.whole_count) == (label, rows[tag].count)
         for found_ms in (shown.whole_ms, shown.recent_ms):

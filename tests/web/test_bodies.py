@@ -16,7 +16,7 @@ from support.loop_watch import HELD_S, loop_watched
 from support.web_pages import Page
 
 from locust_llm.web import bodies
-from locust_llm.web.bodies import MAX_FORM_BYTES, bounded
+from locust_llm.web.bodies import MAX_FORM_BYTES, limit_bodies
 
 REFUSED: Final = "413: the body of a request here may have at most 256 kB\n"
 
@@ -37,7 +37,7 @@ def port(got: list[Any]) -> Iterator[int]:
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    server = WSGIServer(("127.0.0.1", 0), bounded(app, lambda path: path == "/up", 1 << 20), log=None)
+    server = WSGIServer(("127.0.0.1", 0), limit_bodies(app, lambda path: path == "/up", 1 << 20), log=None)
     server.start()
     yield server.server_port
     server.stop()

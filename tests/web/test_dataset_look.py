@@ -11,7 +11,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
 from locust_llm.load import summary
 from locust_llm.web import dataset_look
@@ -111,7 +111,7 @@ def test_no_dataset_holds_the_page(
     settings = Settings(host="h", input_file=str(place))
     held, raised = longest_hold(lambda: look_at_dataset(settings, limited=True))
     assert held < 0.1
-    assert isinstance(raised, Refused | ValueError), raised
+    assert isinstance(raised, RunRefused | ValueError), raised
     assert str(place) in str(raised)
 
 
@@ -121,11 +121,11 @@ def test_what_it_found_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     settings = Settings(host="h", input_file=str(place))
     look_at_dataset(settings, limited=True)
     monkeypatch.setattr(summary, "Dataset", None)
-    assert summary.check(str(place)).rows == 3
+    assert summary.check_dataset(str(place)).rows == 3
     with place.open("ab") as file:
         file.write(ROW)
     monkeypatch.undo()
-    assert summary.check(str(place)).rows == 4
+    assert summary.check_dataset(str(place)).rows == 4
 
 
 def test_what_is_wrong_is_reported_in_its_own_words(tmp_path: Path) -> None:

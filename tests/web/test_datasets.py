@@ -9,9 +9,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.web import datasets as module
-from locust_llm.web.datasets import GIVEN, NO_SUCH, Datasets, safe_name
+from locust_llm.web.datasets import GIVEN, NO_SUCH, Datasets, sanitise_file_name
 
 ROW = b'{"prompt": "Hello"}\n'
 
@@ -62,7 +62,7 @@ def test_what_is_offered_is_below_the_folder_and_no_link(datasets: Datasets, fol
      "file:b/../a.jsonl", "file:/etc/passwd", "/etc/passwd", "a.jsonl", "upload:", "upload:x", "file:", "\udc80", "x\0y"],
 )  # fmt: skip
 def test_nothing_else_can_be_chosen(choice: str, datasets: Datasets) -> None:
-    with pytest.raises(Refused, match=NO_SUCH):
+    with pytest.raises(RunRefused, match=NO_SUCH):
         datasets.path(choice)
 
 
@@ -70,7 +70,7 @@ def test_without_a_folder_nothing_of_this_machine_is_offered() -> None:
     nothing = Datasets(None, None)
     assert nothing.choices() == []
     for choice in (GIVEN, "file:a.jsonl"):
-        with pytest.raises(Refused):
+        with pytest.raises(RunRefused):
             nothing.path(choice)
 
 
@@ -85,7 +85,7 @@ def test_a_long_list_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
      (".bashrc", "bashrc"), ("<b>\n", "b-"), ("", "dataset"), ("...", "dataset"), ("x" * 500 + ".csv", "x" * 76 + ".csv")],
 )  # fmt: skip
 def test_a_name_from_outside_is_no_path(name: str, kept: str) -> None:
-    assert safe_name(name) == kept
+    assert sanitise_file_name(name) == kept
 
 
 def test_an_upload_is_private_and_replaces_the_last_one(datasets: Datasets) -> None:
@@ -99,7 +99,7 @@ def test_an_upload_is_private_and_replaces_the_last_one(datasets: Datasets) -> N
     ]
     second = datasets.keep("y.jsonl", [ROW])
     assert not path.parent.exists()
-    with pytest.raises(Refused, match=NO_SUCH):
+    with pytest.raises(RunRefused, match=NO_SUCH):
         datasets.path(first)
     assert (second, "y.jsonl, uploaded") in datasets.choices()
     there = Path(datasets.path(second) or "")
@@ -118,7 +118,7 @@ def test_of_a_refused_upload_nothing_is_left_and_the_last_one_stays(
         yield ROW
         raise ConnectionError
 
-    for blocks, error in (([ROW] * 3, Refused), ([], Refused), (broken(), ConnectionError)):
+    for blocks, error in (([ROW] * 3, RunRefused), ([], RunRefused), (broken(), ConnectionError)):
         with pytest.raises(error):
             datasets.keep("y.jsonl", blocks)
     assert list(path.parent.parent.iterdir()) == [path.parent]

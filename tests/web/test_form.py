@@ -12,11 +12,19 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.core.settings import Settings
 from locust_llm.run.flags import OPTIONS
-from locust_llm.run.options import add_options, fill_in
-from locust_llm.web.form import MAIN_FIELDS, NO_CHOICE, changed, fields, filled, for_locust, settings_asked
+from locust_llm.run.options import add_options, fill_in_form
+from locust_llm.web.form import (
+    MAIN_FIELDS,
+    NO_CHOICE,
+    fill_options,
+    list_changed_flags,
+    make_locust_form,
+    order_form_fields,
+    read_form_settings,
+)
 
 STATIC = Path(sys.modules["locust_llm"].__file__ or "").parent / "static"
 
@@ -57,27 +65,27 @@ def of(form: dict[str, str], *words: str, workers: int = 0) -> Settings:
         runner = MasterRunner.__new__(MasterRunner)
         runner.greenlet = None
         runner.clients = SimpleNamespace(ready=list(range(workers)))
-    return settings_asked(filled(options(*words), form), runner)
+    return read_form_settings(fill_options(options(*words), form), runner)
 
 
 # -- what it asks ------------------------------------------------------------------------------------------------------
 
 
 def test_what_matters_comes_first_and_a_locustfiles_own_last() -> None:
-    names = list(fields(extra(), options()))
+    names = list(order_form_fields(extra(), options()))
     assert tuple(names[: len(MAIN_FIELDS)]) == MAIN_FIELDS
     assert names[-1] == "my_own"
     assert set(names) == set(extra())
 
 
 def test_what_names_files_or_holds_secrets_is_no_field() -> None:
-    names = set(fields(extra(), options()))
+    names = set(order_form_fields(extra(), options()))
     assert not names & {option.dest for option in OPTIONS if not option.in_form}
     assert not [name for name in names if "key" in name or name == "header" or "file" in name.split("_")]
 
 
 def test_fields_have_their_types_and_choices() -> None:
-    found = fields(extra(), options())
+    found = order_form_fields(extra(), options())
     assert found["prefill_concurrency"]["type"] == "number"
     assert "type" not in found["request_rate"]  # browsers would take whole numbers only
     assert found["arrival_pattern"]["choices"] == [NO_CHOICE, "constant", "poisson", "gamma"]
@@ -87,21 +95,21 @@ def test_fields_have_their_types_and_choices() -> None:
 
 def test_fields_show_what_was_asked_last() -> None:
     given = options("--prefill-concurrency", "3")
-    assert fields(extra(), given)["prefill_concurrency"]["default_value"] == 3
-    fill_in(given, {"prefill_concurrency": "5"})
-    assert fields(extra(), given)["prefill_concurrency"]["default_value"] == 5
+    assert order_form_fields(extra(), given)["prefill_concurrency"]["default_value"] == 3
+    fill_in_form(given, {"prefill_concurrency": "5"})
+    assert order_form_fields(extra(), given)["prefill_concurrency"]["default_value"] == 5
 
 
 def test_rules_of_flag_environment_and_file_are_in_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("rules").write_text("itl p95 < 50ms  # steady\n")
     monkeypatch.setenv("LOCUST_LLM_SLO", "error_rate < 1%\n")
     given = options("--slo", "ttft p95 < 1s", "--slo-file", "rules")
-    shown = fields(extra(), given)["slo"]["default_value"]
+    shown = order_form_fields(extra(), given)["slo"]["default_value"]
     assert shown == "ttft p95 < 1s; error_rate < 1%; itl p95 < 50ms"
-    after = filled(given, {"slo": shown})
-    assert settings_asked(after, SimpleNamespace()).slo == tuple(shown.split("; "))
-    assert changed(given, after) == []
-    assert settings_asked(filled(given, {"slo": ""}), SimpleNamespace()).slo == ()
+    after = fill_options(given, {"slo": shown})
+    assert read_form_settings(after, SimpleNamespace()).slo == tuple(shown.split("; "))
+    assert list_changed_flags(given, after) == []
+    assert read_form_settings(fill_options(given, {"slo": ""}), SimpleNamespace()).slo == ()
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -132,9 +140,9 @@ def test_empty_is_not_set_and_missing_is_as_before() -> None:
 
 
 def test_an_earlier_runs_time_is_forgotten() -> None:
-    first = filled(options(), {"run_time": "20s"})
-    assert settings_asked(first, SimpleNamespace()).run_time_s == 20
-    assert settings_asked(filled(first, {"run_time": ""}), SimpleNamespace()).run_time_s is None
+    first = fill_options(options(), {"run_time": "20s"})
+    assert read_form_settings(first, SimpleNamespace()).run_time_s == 20
+    assert read_form_settings(fill_options(first, {"run_time": ""}), SimpleNamespace()).run_time_s is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ def test_users_are_those_of_the_form_unless_the_load_says(
 ) -> None:
     found = of(form)
     assert (found.users, found.first_users) == (users, first)
-    assert for_locust(MultiDict(form), found)["user_count"] == str(first or 1)
+    assert make_locust_form(MultiDict(form), found)["user_count"] == str(first or 1)
 
 
 def test_workers_that_are_there_are_counted() -> None:
@@ -194,7 +202,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("form", "line"), WRONG, ids=[next(iter(form)) + str(i) for i, (form, _) in enumerate(WRONG)])
 def test_a_wrong_value_is_refused_in_the_words_of_the_command_line(form: dict[str, str], line: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RunRefused) as refused:
         of(form)
     assert str(refused.value) == line
 
@@ -203,7 +211,7 @@ def test_a_locustfiles_own_number_is_one() -> None:
     """Locust would answer anything else with HTTP 500."""
     given = options()
     given.rounds, given.share, given.word, given.really = 3, 0.5, "x", True
-    said = filled(given, {"rounds": " 4", "share": "0.25", "word": "3", "really": "maybe"})
+    said = fill_options(given, {"rounds": " 4", "share": "0.25", "word": "3", "really": "maybe"})
     assert (said.rounds, said.share, said.word, said.really) == (4, 0.25, "x", True)  # Locust reads the other two
     assert given.rounds == 3
     for form, line in (
@@ -211,8 +219,8 @@ def test_a_locustfiles_own_number_is_one() -> None:
         ({"rounds": ""}, "--rounds takes a whole number, got nothing"),
         ({"share": "nan"}, "--share takes a number, got 'nan'"),
     ):
-        with pytest.raises(Refused) as refused:
-            filled(given, form)
+        with pytest.raises(RunRefused) as refused:
+            fill_options(given, form)
         assert str(refused.value) == line
 
 
@@ -222,20 +230,20 @@ def test_rules_of_a_locustfile_are_asked_too(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("locust_llm.run.options.FURTHER", [rule])
     assert of({"user_count": "4"}).users == 4
-    with pytest.raises(Refused, match="3 is odd"):
+    with pytest.raises(RunRefused, match="3 is odd"):
         of({"user_count": "3"})
 
 
 def test_a_wrong_rule_is_refused() -> None:
-    with pytest.raises(Refused, match="ttft p95 < 500"):
+    with pytest.raises(RunRefused, match="ttft p95 < 500"):
         of({"slo": "error_rate < 1%\nttft p95 < 500"})
 
 
 def test_a_rule_that_names_a_folder_is_the_command_lines() -> None:
-    with pytest.raises(Refused, match="a rule with another run is allowed on the command line only"):
+    with pytest.raises(RunRefused, match="a rule with another run is allowed on the command line only"):
         of({"slo": "ttft p95 within 5% of /etc"})
     given = options("--slo", "ttft p95 within 5% of reports/base")
-    assert filled(given, {"slo": "ttft p95 within 5% of reports/base"}).llm_rules == given.slo
+    assert fill_options(given, {"slo": "ttft p95 within 5% of reports/base"}).llm_rules == given.slo
 
 
 def test_locust_reads_what_is_its_own() -> None:
@@ -254,12 +262,12 @@ def test_locust_reads_what_is_its_own() -> None:
             ("slo", ""),
         ]
     )
-    rest = for_locust(form, Settings(host="http://localhost:1", users=9))
+    rest = make_locust_form(form, Settings(host="http://localhost:1", users=9))
     assert rest.to_dict(flat=False) == {
         "spawn_rate": ["3"], "host": ["http://localhost:1"], "profile": ["p"], "user_classes": ["A", "B"],
         "my_own": ["x"], "user_count": ["9"],
     }  # fmt: skip
-    assert for_locust(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "100"
+    assert make_locust_form(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "100"
 
 
 def test_what_differs_is_told_by_name() -> None:
@@ -271,6 +279,13 @@ def test_what_differs_is_told_by_name() -> None:
         "slo": "ttft p95 < 1s",
         "streaming": "true",
     }
-    assert changed(before, filled(before, same)) == []
-    after = filled(before, {"prefill_concurrency": "3", "output_tokens_mean": "8", "slo": "", "streaming": "false"})
-    assert sorted(changed(before, after)) == ["output_tokens_mean", "prefill_concurrency", "slo", "streaming"]
+    assert list_changed_flags(before, fill_options(before, same)) == []
+    after = fill_options(
+        before, {"prefill_concurrency": "3", "output_tokens_mean": "8", "slo": "", "streaming": "false"}
+    )
+    assert sorted(list_changed_flags(before, after)) == [
+        "output_tokens_mean",
+        "prefill_concurrency",
+        "slo",
+        "streaming",
+    ]

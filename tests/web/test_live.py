@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
-from locust_llm.report.plots.lines import thinned
+from locust_llm.report.plots.lines import thin_chunks
 from locust_llm.run.control.live_stats import RATE_S, WINDOW_S, LiveStats
 from locust_llm.web import live as module
-from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, Live
+from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, LiveStatistics
 
 
 class Clock:
@@ -35,29 +35,29 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def live(clock: Clock) -> Live:
-    return Live(LiveStats(clock.monotonic), clock.now, clock)
+def live(clock: Clock) -> LiveStatistics:
+    return LiveStatistics(LiveStats(clock.monotonic), clock.now, clock)
 
 
-def hear(live: Live, *ttfts_ms: float, used: int = 0, waiting: int = 0, decoding: int = 0) -> None:
+def hear(live: LiveStatistics, *ttfts_ms: float, used: int = 0, waiting: int = 0, decoding: int = 0) -> None:
     ttfts_s = [ms / 1e3 for ms in ttfts_ms]
     live.stats.update("local", used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s)
 
 
-def keep(live: Live, record: object) -> None:
+def keep(live: LiveStatistics, record: object) -> None:
     """As the control does."""
     live.stats.add(record)  # type: ignore[arg-type]
     live.add(record)  # type: ignore[arg-type]
 
 
-def row(live: Live, label: str) -> module.Latencies:
+def row(live: LiveStatistics, label: str) -> module.LatencyRow:
     return next(row for row in live.table() if row.label == label)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_by_pencil(live: Live) -> None:
+def test_a_request_by_pencil(live: LiveStatistics) -> None:
     """Asked at 10 s, due 0.2 s before, admitted 0.3 s later, sent at 10.3 s; chunks 100, 120 and 160 ms after that."""
     live.has_waits = True
     keep(live, answered(100, 120, 160, sent_at=10.3, asked_at=10.0, due_at=9.8, admitted_at=10.3, limit=4))
@@ -69,14 +69,14 @@ def test_a_request_by_pencil(live: Live) -> None:
     assert (gaps.whole_count, gaps.whole_ms) == (2, pytest.approx([30, 38, 39, 39.8]))
 
 
-def test_ttft_of_now_is_that_of_first_chunks_that_came(live: Live) -> None:
+def test_ttft_of_now_is_that_of_first_chunks_that_came(live: LiveStatistics) -> None:
     hear(live, 100, 300)
     found = row(live, "TTFT")
     assert (found.count, found.recent_ms) == (2, pytest.approx([200, 280, 290, 298]))
     assert (found.whole_count, found.whole_ms) == (0, None)
 
 
-def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: Live) -> None:
+def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: LiveStatistics) -> None:
     """A first chunk of 20 ms came from a request that is still on: it has no row of its own from due yet."""
     live.has_waits = True
     hear(live, 100, 20)
@@ -87,13 +87,13 @@ def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: Live) -> No
     assert sent.recent_ms == pytest.approx([100] * 4)
 
 
-def test_failed_requests_are_in_the_gate_wait_alone(live: Live) -> None:
+def test_failed_requests_are_in_the_gate_wait_alone(live: LiveStatistics) -> None:
     keep(live, failed(asked_at=9.0, admitted_at=10.0))
     assert {found.label: found.whole_count for found in live.table() if found.whole_count} == {"Gate wait": 1}
     assert live.failures() == {"reset": 1}
 
 
-def test_what_is_old_is_in_the_whole_alone(live: Live, clock: Clock) -> None:
+def test_what_is_old_is_in_the_whole_alone(live: LiveStatistics, clock: Clock) -> None:
     keep(live, answered(100, 200))
     clock.now += WINDOW_S - 1
     keep(live, answered(100, 300))
@@ -105,7 +105,7 @@ def test_what_is_old_is_in_the_whole_alone(live: Live, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(live: Live, waits: bool) -> None:
+def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(live: LiveStatistics, waits: bool) -> None:
     """A first chunk after 500 ms of a request that goes on, and one after 100 ms of one that ended."""
     live.has_waits = waits
     live.stats.update("local", used=0, waiting=0, decoding=1, ttfts_s=(0.5,))
@@ -119,19 +119,19 @@ def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(live: Live
     assert live.points[-1].ttft_ms[0] == found[0] == (100.0 if waits else 500.0)
 
 
-def test_a_warmup_is_in_the_last_seconds_alone(live: Live) -> None:
+def test_a_warmup_is_in_the_last_seconds_alone(live: LiveStatistics) -> None:
     keep(live, answered(100, 200, phase="warmup"))
     found = row(live, "Request latency")
     assert (found.count, found.whole_count) == (1, 0)
 
 
-def test_a_stage_begins_with_nothing(live: Live) -> None:
+def test_a_stage_begins_with_nothing(live: LiveStatistics) -> None:
     keep(live, answered(100, 200, stage=1))
     keep(live, answered(100, 300, stage=2))
     assert row(live, "Request latency").whole_ms == pytest.approx([300] * 4)
 
 
-def test_merged_chunks_are_in_no_gap(live: Live) -> None:
+def test_merged_chunks_are_in_no_gap(live: LiveStatistics) -> None:
     keep(live, answered(100, 120, 120, 140, merged=((1, 110_000), (2, 110_000))))
     assert row(live, "ICL").whole_count == 0
 
@@ -139,7 +139,7 @@ def test_merged_chunks_are_in_no_gap(live: Live) -> None:
 # -- the history -------------------------------------------------------------------------------------------------------
 
 
-def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
+def test_a_point_by_pencil(live: LiveStatistics, clock: Clock) -> None:
     hear(live, 100, used=2, waiting=3, decoding=4)
     keep(live, answered(100, 150))
     keep(live, failed("timeout"))
@@ -153,7 +153,7 @@ def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
     assert point.server == ()
 
 
-def test_tokens_per_second_are_one_figure_until_the_next_tick(live: Live, clock: Clock) -> None:
+def test_tokens_per_second_are_one_figure_until_the_next_tick(live: LiveStatistics, clock: Clock) -> None:
     """100 reads in the first second; what is read after the tick is in no tile and in no chart yet."""
     live.stats.update("local", used=0, waiting=0, decoding=1, reads=0)
     clock.now += 1
@@ -170,7 +170,7 @@ def test_the_charts_name_the_time_that_rates_are_of() -> None:
     assert "name: `tokens/s, last ${RATE_S} s`" in script
 
 
-def test_the_mean_number_in_flight_is_right_between_any_two_points(live: Live, clock: Clock) -> None:
+def test_the_mean_number_in_flight_is_right_between_any_two_points(live: LiveStatistics, clock: Clock) -> None:
     """0.2 s with 5 in prefill, 0.8 s with none, and so on: 1 on average, though it is 0 at each point."""
     for _ in range(10):
         hear(live, used=5)
@@ -183,7 +183,7 @@ def test_the_mean_number_in_flight_is_right_between_any_two_points(live: Live, c
     assert (last.used_s - first.used_s) / (last.at - first.at) == pytest.approx(1)
 
 
-def test_phases_and_turns_are_marks(live: Live, clock: Clock) -> None:
+def test_phases_and_turns_are_marks(live: LiveStatistics, clock: Clock) -> None:
     for phase in ("warmup", "warmup", "profiling"):
         clock.now += 1
         live.tick(1, None, phase)
@@ -191,14 +191,16 @@ def test_phases_and_turns_are_marks(live: Live, clock: Clock) -> None:
     assert live.marks == [(3.0, "profiling"), (3.0, "gate 8")]
 
 
-def run_for(live: Live, clock: Clock, seconds: int, each: Callable[[int], None] = lambda second: None) -> None:
+def run_for(
+    live: LiveStatistics, clock: Clock, seconds: int, each: Callable[[int], None] = lambda second: None
+) -> None:
     for second in range(seconds):
         clock.now += 1
         each(second)
         live.tick(1, 4, "profiling")
 
 
-def test_a_long_history_stays_small_and_evenly_spaced(live: Live, clock: Clock) -> None:
+def test_a_long_history_stays_small_and_evenly_spaced(live: LiveStatistics, clock: Clock) -> None:
     run_for(live, clock, 10 * MAX_POINTS)
     assert MAX_POINTS / 2 <= len(live.points) <= MAX_POINTS
     assert live.step == 16
@@ -207,14 +209,14 @@ def test_a_long_history_stays_small_and_evenly_spaced(live: Live, clock: Clock) 
     assert ats[-1] > 10 * MAX_POINTS - 16
 
 
-def test_totals_survive_what_is_dropped(live: Live, clock: Clock) -> None:
+def test_totals_survive_what_is_dropped(live: LiveStatistics, clock: Clock) -> None:
     """One request a second: between any two points as many as seconds."""
     run_for(live, clock, 3 * MAX_POINTS, lambda second: keep(live, answered(100, 150)))
     first, *_, last = live.points
     assert last.done - first.done == last.at - first.at
 
 
-def test_only_what_is_later_is_told(live: Live, clock: Clock) -> None:
+def test_only_what_is_later_is_told(live: LiveStatistics, clock: Clock) -> None:
     run_for(live, clock, 5)
     assert [point.at for point in live.since(3.0)] == [4.0, 5.0]
     assert len(live.since(-1.0)) == 5
@@ -226,7 +228,7 @@ def test_only_what_is_later_is_told(live: Live, clock: Clock) -> None:
 
 def test_lines_by_pencil(clock: Clock) -> None:
     """The run began at second 8. The second request came a second after the first."""
-    live = Live(LiveStats(clock.monotonic), UNIX + 8, clock)
+    live = LiveStatistics(LiveStats(clock.monotonic), UNIX + 8, clock)
     keep(live, answered(100, 200, sent_at=11.5, asked_at=11.0, due_at=11.0, admitted_at=11.4, limit=1, input_tokens=70))
     keep(live, failed(sent_at=10.0))
     found = live.lines()
@@ -239,7 +241,7 @@ def test_lines_by_pencil(clock: Clock) -> None:
     assert second.text == "chat, TTFT 100 ms, gate wait 400 ms, 2 tokens out, longest stall 100 ms"
 
 
-def test_only_the_last_requests_are_lines(live: Live) -> None:
+def test_only_the_last_requests_are_lines(live: LiveStatistics) -> None:
     assert live.lines() is None
     for at in range(MAX_LINES + 5):
         keep(live, answered(100, 200, sent_at=10.0 + at))
@@ -252,13 +254,13 @@ def test_only_the_last_requests_are_lines(live: Live) -> None:
 def test_near_chunks_are_one_dot_and_stalls_keep_their_ends() -> None:
     # a chunk each ms, but none from 5 to 50 ms; dots are 3 ms wide, a stall is longer than 10 ms
     us = [*range(0, 6000, 1000), *range(50_000, 54_000, 1000)]
-    assert list(thinned(us, 3000, 10_000)) == [0, 3000, 5000, 50_000, 53_000]
+    assert list(thin_chunks(us, 3000, 10_000)) == [0, 3000, 5000, 50_000, 53_000]
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=80), st.integers(1, 5000), st.integers(10_000, 40_000))
 def test_a_drawn_stall_is_one(gaps: list[int], dot: int, slow: int) -> None:
     us = [sum(gaps[: i + 1]) for i in range(len(gaps))]
-    kept = list(thinned(us, dot, slow))
+    kept = list(thin_chunks(us, dot, slow))
     stalls = {(a, b) for a, b in pairwise(us) if b - a > slow}
     drawn = list(pairwise(kept))
     assert stalls <= set(drawn)
@@ -266,7 +268,7 @@ def test_a_drawn_stall_is_one(gaps: list[int], dot: int, slow: int) -> None:
     assert kept[-1] == us[-1]
 
 
-def test_its_size_does_not_grow_with_the_run(live: Live, clock: Clock) -> None:
+def test_its_size_does_not_grow_with_the_run(live: LiveStatistics, clock: Clock) -> None:
     random = Random(1)
 
     def busy(second: int) -> None:
@@ -284,7 +286,7 @@ def test_its_size_does_not_grow_with_the_run(live: Live, clock: Clock) -> None:
 
 
 def test_embeddings_have_a_latency_and_nothing_of_tokens(clock: Clock) -> None:
-    live = Live(LiveStats(clock.monotonic), clock.now, clock, generates=False)
+    live = LiveStatistics(LiveStats(clock.monotonic), clock.now, clock, generates=False)
     keep(live, answered(closed_at=10.25, streamed=False, output_tokens=None, inputs=4))
     live.tick(1, None, "profiling")
     assert [row.label for row in live.table()] == ["Request latency", "Gate wait"]

@@ -13,19 +13,19 @@ from support.command_line import parse
 from support.web_pages import Page
 
 from locust_llm.run import launch
-from locust_llm.run.flags import OPTIONS, example_of
-from locust_llm.run.options import settings_of
+from locust_llm.run.flags import OPTIONS, format_option_example
+from locust_llm.run.options import build_settings
 from locust_llm.user import LLMUser
 from locust_llm.web.datasets import Datasets
-from locust_llm.web.form import DATASET_FIELD, asked_load, filled
-from locust_llm.web.new_run import DEPENDS, MAIN, Field, Group, groups
+from locust_llm.web.form import DATASET_FIELD, fill_options, read_requested_load
+from locust_llm.web.new_run import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
 
 
-def form(page: Page, **extra: dict[str, Any]) -> dict[str, Group]:
-    return {group.title: group for group in groups(page.options, extra, Datasets(None, None), "http://h")}
+def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
+    return {group.title: group for group in build_form_groups(page.options, extra, Datasets(None, None), "http://h")}
 
 
-def fields(page: Page, **extra: dict[str, Any]) -> dict[str, Field]:
+def fields(page: Page, **extra: dict[str, Any]) -> dict[str, FormField]:
     return {field.name: field for group in form(page, **extra).values() for field in (*group.main, *group.folded)}
 
 
@@ -77,7 +77,7 @@ LOCUSTS = {
 }  # fmt: skip
 
 
-def sent(found: dict[str, Field]) -> dict[str, str]:
+def sent(found: dict[str, FormField]) -> dict[str, str]:
     """As static/new_run.js has it: nothing of a field that is hidden, of a switch then its default."""
     on = {name for name, one in found.items() if (one.value == "true" if one.kind == "switch" else one.is_set)}
     hidden = set[str]()
@@ -95,9 +95,16 @@ def launched(*words: str, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     """As a run that began by itself left them."""
     given = parse("--web-host", "127.0.0.1", *words, headless=False)
     given.autostart = True
-    for name in ("check", "survey", "refuse_taken_ports", "raise_open_files", "use_certificates", "use_sources"):
+    for name in (
+        "check_options",
+        "survey_servers",
+        "refuse_taken_ports",
+        "raise_open_files",
+        "use_certificates",
+        "use_source_options",
+    ):
         monkeypatch.setattr(launch, name, lambda *_, **__: None)
-    monkeypatch.setattr(launch, "check", settings_of)
+    monkeypatch.setattr(launch, "check_options", build_settings)
     launch.before_load(given, LLMUser, LLMUser)
     return given
 
@@ -111,11 +118,11 @@ def test_each_option_of_the_command_line_is_the_default_of_the_form(
     option = next((option for option in IN_FORM if option.flag == flag), None)
     words = [flag, LOCUSTS[flag][1]] if option is None else [flag, option.example]
     if option is not None and option.kind is bool:
-        words = [example_of(option)]
+        words = [format_option_example(option)]
     given = launched(*words, monkeypatch=monkeypatch) if started else parse(*words, headless=False)
     found = {
         field.name: field
-        for group in groups(given, {}, Datasets(given.input_file, None), given.host)
+        for group in build_form_groups(given, {}, Datasets(given.input_file, None), given.host)
         for field in (*group.main, *group.folded)
     }
     shown = found[LOCUSTS[flag][0] if option is None else option.dest]
@@ -125,9 +132,9 @@ def test_each_option_of_the_command_line_is_the_default_of_the_form(
     form = sent(found)
     assert form[shown.name] == shown.value
     assert form["host"] == given.host
-    again = filled(given, form)
-    assert settings_of(again) == settings_of(given)
-    assert asked_load(again).spawn_rate == asked_load(given).spawn_rate
+    again = fill_options(given, form)
+    assert build_settings(again) == build_settings(given)
+    assert read_requested_load(again).spawn_rate == read_requested_load(given).spawn_rate
 
 
 def test_what_the_command_line_set_is_shown_though_what_it_depends_on_is_not(pages: Callable[..., Page]) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.web_pages import Page
 
 from locust_llm.web import origin
-from locust_llm.web.origin import guarded, names
+from locust_llm.web.origin import guard_origin, parse_allowed_hosts
 
-ALLOWED = names("load.example.com, proxy:8443", "0.0.0.0")
+ALLOWED = parse_allowed_hosts("load.example.com, proxy:8443", "0.0.0.0")
 
 
 def asked(
@@ -28,7 +28,7 @@ def asked(
         start("200 OK", [])
         return []
 
-    list(guarded(app, frozenset(allowed))(environ, lambda status, headers, *more: statuses.append(status)))
+    list(guard_origin(app, frozenset(allowed))(environ, lambda status, headers, *more: statuses.append(status)))
     return int(statuses[0][:3])
 
 
@@ -104,9 +104,9 @@ def test_whatever_the_headers_say_there_is_an_answer(method: str, host: str, ori
 
 
 def test_the_names_given_are_lines_of_the_command_line() -> None:
-    assert names(" A.example , ,b:1", "*") == {"a.example", "b:1"}
-    assert names(None, "Load.Example.com") == {"load.example.com"}
-    assert names(None, None) == names("", "") == frozenset()
+    assert parse_allowed_hosts(" A.example , ,b:1", "*") == {"a.example", "b:1"}
+    assert parse_allowed_hosts(None, "Load.Example.com") == {"load.example.com"}
+    assert parse_allowed_hosts(None, None) == parse_allowed_hosts("", "") == frozenset()
 
 
 def test_the_machine_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

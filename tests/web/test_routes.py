@@ -18,12 +18,12 @@ from support.years import START, run_folder
 
 import locust_llm
 from locust_llm.core.phases import PROFILING, WARMUP
-from locust_llm.core.report_result import Figure, ReportResult, RuleResult
+from locust_llm.core.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.early_stop import EarlyStop
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.discovery import Discovery
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.web import swarm
 from locust_llm.web import view as view_module
 from locust_llm.web.routes import ASSETS
@@ -221,7 +221,7 @@ def test_an_error_at_the_start_is_a_refusal_in_the_form(
     def raising(*args: Any, **kw: Any) -> None:
         raise error
 
-    monkeypatch.setattr(swarm, "ready", raising)
+    monkeypatch.setattr(swarm, "prepare_run", raising)
     page = pages("--host", server.url)
     answer = page.start()
     assert answer["success"] is False
@@ -568,12 +568,12 @@ def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> Non
 def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     page, run = on
     run.store.result = ReportResult(
-        client=Verdict("OK"),
+        client=ClientVerdict("OK"),
         slo_status="FAIL",
         rules=(RuleResult("ttft p95 < 1s", "FAIL", "2s", "why"),),
         figures={
-            "time_to_first_token": Figure(count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}),
-            "output_token_throughput": Figure(12.5),
+            "time_to_first_token": MetricValue(count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}),
+            "output_token_throughput": MetricValue(12.5),
         },
     )
     page.view.ends()

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from gevent.threadpool import ThreadPool
 
-from locust_llm.core.refusal import Refused
+from locust_llm.core.refusal import RunRefused
 from locust_llm.web.scrape import serve_metrics_on
 
 
@@ -30,7 +30,7 @@ def test_the_port_has_the_page_and_nothing_else() -> None:
         gevent.joinall(asked, timeout=10)
         kind = "text/plain; version=0.0.4; charset=utf-8"
         assert [one.get() for one in asked] == [(200, kind), (200, kind), (404, ""), (404, "")]
-        with pytest.raises(Refused, match=r"--metrics-port .* another program has it"):
+        with pytest.raises(RunRefused, match=r"--metrics-port .* another program has it"):
             serve_metrics_on(str(server.server_port), lambda: None)
     finally:
         server.stop()
@@ -39,5 +39,5 @@ def test_the_port_has_the_page_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("address", ["", "port", "1.2.3.4:", "70000", "localhost:99999"])
 def test_what_is_no_port_is_refused(address: str) -> None:
-    with pytest.raises(Refused, match="takes a port or ADDR:PORT"):
+    with pytest.raises(RunRefused, match="takes a port or ADDR:PORT"):
         serve_metrics_on(address, lambda: None)

@@ -16,7 +16,7 @@ from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 
 from locust_llm.run.flags import OPTIONS
-from locust_llm.web.whitelist import page_spelling
+from locust_llm.web.whitelist import spell_in_camel_case
 
 OWN: Final = {
     "rounds": 3,
@@ -320,4 +320,4 @@ def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(seed: int, tri
 )
 def test_names_as_locusts_page_spells_them(name: str, spelt: str) -> None:
     """Its JavaScript: ``/_([a-z0-9])/g`` to capitals, then ``/([a-z0-9])([A-Z0-9])/g`` to ``$1_$2``."""
-    assert page_spelling(name) == spelt
+    assert spell_in_camel_case(name) == spelt

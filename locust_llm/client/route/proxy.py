@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import requests
 
-from locust_llm.core.foreign_text import NAME_BYTES, Secrets, shown
+from locust_llm.core.foreign_text import NAME_BYTES, Secrets, sanitise_text
 
 PORT: Final = 80
 """Of a proxy whose URL names none, as curl and requests have it for http."""
@@ -47,7 +47,7 @@ class Proxy(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """For texts: without the login."""
-        return shown(_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
+        return sanitise_text(_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
 
     @property
     def secrets(self) -> Secrets:
@@ -87,12 +87,12 @@ class Proxy(msgspec.Struct, frozen=True):
         return True
 
     def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
-        said = " ".join(filter(None, (f"HTTP {code}", shown(reason, self.secrets, most=NAME_BYTES))))
+        said = " ".join(filter(None, (f"HTTP {code}", sanitise_text(reason, self.secrets, most=NAME_BYTES))))
         todo = {403: _NOT_ALLOWED, 405: _NOT_ALLOWED}.get(code, "")
         if code in (401, 407):  # tinyproxy's of a login that it refuses is 401
             schemes = [scheme.decode("ascii").lower() for scheme in _SCHEMES.findall(head)]
             if schemes and "basic" not in schemes:
-                todo = f"it takes {shown(', '.join(schemes), most=NAME_BYTES)}, and only Basic can be sent"
+                todo = f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, and only Basic can be sent"
             elif self.login:
                 todo = "it refuses the user and the password of its URL"
             else:
@@ -102,7 +102,7 @@ class Proxy(msgspec.Struct, frozen=True):
         return f"answered CONNECT with {said}{f'; {todo}' if todo else ''}"
 
     def _quoted(self, data: bytes) -> str:
-        return repr(shown(data[:80], self.secrets, most=80))
+        return repr(sanitise_text(data[:80], self.secrets, most=80))
 
 
 _NOT_ALLOWED: Final = (
@@ -116,7 +116,7 @@ def _authority(host: str, port: int) -> str:
 
 
 @cache
-def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
+def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
     """Of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, small letters first, as requests reads them; but never to this
     machine itself, which its proxy would look for elsewhere."""
     if _loopback(host):

@@ -18,17 +18,19 @@ IP_BIND_ADDRESS_NO_PORT: Final[int] = getattr(socket, "IP_BIND_ADDRESS_NO_PORT",
 VERSIONS: Final[dict[int, str]] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 
-def family_of(address: str) -> int:
+def address_family(address: str) -> int:
     """Raises ValueError: it is none."""
     return socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
 
 
-class Sources:
+class SourceAddresses:
     """Addresses of this machine, in the order of their turns. Each process begins at another one."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = tuple(addresses)
-        self._of = {family: tuple(one for one in self.addresses if family_of(one) == family) for family in VERSIONS}
+        self._of = {
+            family: tuple(one for one in self.addresses if address_family(one) == family) for family in VERSIONS
+        }
         self._connections = 0
 
     def of(self, family: int) -> tuple[str, ...]:
@@ -43,20 +45,20 @@ class Sources:
         return (some[(first + n) % len(some)] for n in range(len(some)))
 
 
-_used: Sources | None = None
+_used: SourceAddresses | None = None
 
 
-def use(sources: Sources | None) -> None:
+def set_source_addresses(sources: SourceAddresses | None) -> None:
     """From here on those of this process, and of those that it forks; None: the kernel chooses."""
     global _used
     _used = sources
 
 
-def used() -> Sources | None:
+def current_source_addresses() -> SourceAddresses | None:
     return _used
 
 
-def connected(host: str, port: int, sources: Sources | None) -> Any:
+def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any:
     """A gevent socket, connected to the first address of ``host`` that takes it. Raises OSError."""
     if sources is None:
         return gevent.socket.create_connection((host, port))
@@ -65,7 +67,7 @@ def connected(host: str, port: int, sources: Sources | None) -> Any:
         for source in sources.turn(family):
             sock = gevent.socket.socket(family, kind, protocol)
             try:
-                leave_from(sock, source)
+                bind_source_address(sock, source)
                 sock.connect(address)
                 return sock
             except OSError as error:
@@ -79,7 +81,7 @@ def connected(host: str, port: int, sources: Sources | None) -> Any:
     raise failed
 
 
-def leave_from(sock: Any, source: str) -> None:
+def bind_source_address(sock: Any, source: str) -> None:
     """Raises OSError: it is no address of this machine."""
     sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)  # of IPv6 too
     sock.bind((source, 0))

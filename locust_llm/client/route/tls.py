@@ -25,13 +25,13 @@ SLOW_KEYS: Final = {b"\0\x33\0\2\1\3": 6144, b"\0\x33\0\2\1\4": 8192}
 """The extension that asks for a key of so many bits: they take OpenSSL 40 and 90 ms."""
 
 
-class TLS:
+class TLSLayer:
     """Its two buffers. Used by one thread at a time: see reader.py."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._greeting = Greeting()
+        self._greeting = ServerHello()
         self._without_data = 0
         self.established = False
         """The handshake is done."""
@@ -95,7 +95,7 @@ class TLS:
         return plain
 
 
-class Greeting:
+class ServerHello:
     """The first message of a server, of whatever records it is made."""
 
     def __init__(self) -> None:

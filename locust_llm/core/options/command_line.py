@@ -7,7 +7,7 @@ import msgspec
 from .option import Option
 
 
-class CommandLine(msgspec.Struct):
+class CommandLineOptions(msgspec.Struct):
     """None is a field of the settings: a run's records hold neither keys nor the paths to them."""
 
     api_key_file: Annotated[

@@ -9,7 +9,7 @@ MAX_VALUE: Final = 200
 MAX_LABELS: Final = 50
 
 
-def labels(given: Iterable[str]) -> dict[str, str]:
+def parse_labels(given: Iterable[str]) -> dict[str, str]:
     """Of ``key=value`` each; the last of a key counts. Raises ValueError of one sentence."""
     found = {}
     for text in given:

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from locust_llm.load.numbers import SECONDS, shown
+from locust_llm.load.numbers import SECONDS, format_quoted_number
 from locust_llm.load.numbers import TOKENS as MAX_TOKENS
 
 GroupName = Literal["load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"]
 
 
-class Group(NamedTuple):
+class OptionGroup(NamedTuple):
     """Options that belong together, in --help, in docs/options.md and in the web form."""
 
     title: str
@@ -27,48 +27,48 @@ class Group(NamedTuple):
 
 
 RUN: Final = "locust-llm run --headless --host localhost:8000"
-GROUPS: Final[dict[str, Group]] = {
-    "load": Group(
+GROUPS: Final[dict[str, OptionGroup]] = {
+    "load": OptionGroup(
         "Load",
         "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
         f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
     ),
-    "prompts": Group(
+    "prompts": OptionGroup(
         "Prompts",
         "What is sent: synthetic prompts, sessions, datasets.",
         f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
     ),
-    "gate": Group(
+    "gate": OptionGroup(
         "Gate",
         "How many requests may wait for their first token at the same time.",
         f"{RUN} -u 30 -t 2m --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30",
     ),
-    "rules": Group(
+    "rules": OptionGroup(
         "Rules",
         "Service level objectives (SLOs), which decide the exit status.",
         f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
     ),
-    "server": Group(
+    "server": OptionGroup(
         "Server",
         "Endpoint, model, keys and timeouts. The address (--host) is Locust's option.",
         "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama --api-key-file key.txt",
     ),
-    "sweep": Group(
+    "sweep": OptionGroup(
         "Sweep",
         "One load after the other in one run: stages, the largest load within the rules, repeats.",
         f"{RUN} --sweep concurrency=1..64 --find-max --slo 'ttft p95 < 2s'",
     ),
-    "report": Group(
+    "report": OptionGroup(
         "Report",
         "Tables, reports and pages; the certificate of their figures.",
         f"{RUN} -u 10 -t 60 --percentiles 50,95,99 --report-dir out --gpus 8",
     ),
-    "ab": Group(
+    "ab": OptionGroup(
         "A/B",
         "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
         "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft p95 within 5% of base'",
     ),
-    "probe": Group(
+    "probe": OptionGroup(
         "Probe",
         "Of locust-llm probe: how prefills slow down the decodes beside them.",
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
@@ -77,7 +77,7 @@ GROUPS: Final[dict[str, Group]] = {
 """In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these flags."""
 
 
-class Range(NamedTuple):
+class OptionRange(NamedTuple):
     """Both ends belong to it.
 
     The upper ends are far above what anybody needs, and low enough that a run with them can be made: its numbers fit into
@@ -88,14 +88,14 @@ class Range(NamedTuple):
     most: float
 
 
-COUNT: Final = Range(1, 10**9)
-USERS: Final = Range(1, 10**6)
-TOKENS: Final = Range(1, MAX_TOKENS)
-POSITIVE: Final = Range(1e-6, 10**6)
-DURATION: Final = Range(0.001, SECONDS)
-DELAY: Final = Range(0, SECONDS)
-DELAY_MS: Final = Range(0, SECONDS * 1000)
-TRACE_MS: Final = Range(0, 10**15)  # Unix time in ms: 2 * 10**12
+COUNT: Final = OptionRange(1, 10**9)
+USERS: Final = OptionRange(1, 10**6)
+TOKENS: Final = OptionRange(1, MAX_TOKENS)
+POSITIVE: Final = OptionRange(1e-6, 10**6)
+DURATION: Final = OptionRange(0.001, SECONDS)
+DELAY: Final = OptionRange(0, SECONDS)
+DELAY_MS: Final = OptionRange(0, SECONDS * 1000)
+TRACE_MS: Final = OptionRange(0, 10**15)  # Unix time in ms: 2 * 10**12
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class Option(msgspec.Struct, frozen=True):
     example: str = ""
     unit: str = ""
     """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE, PATH."""
-    range: Range | None = None
+    range: OptionRange | None = None
     choices: tuple[str, ...] = ()
     otherwise: str = ""
     """The default in words, where it is no constant: the flag's default is then None."""
@@ -137,7 +137,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 @cache
-def options_of(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
+def declared_options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
     """The options that the fields of a struct declare, in their order."""
     hints = get_type_hints(struct, include_extras=True)
     return tuple(
@@ -162,7 +162,7 @@ def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Op
     )
 
 
-def out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
+def find_out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
     """Each number among the values (by field) that lies outside of its range, as one line."""
     for option in options:
         value = getattr(values, option.field)
@@ -170,8 +170,8 @@ def out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
             continue
         flag, (least, most) = option.flag, option.range
         if value > most:
-            yield f"{flag} must be at most {shown(most)}, got {shown(value)}"
+            yield f"{flag} must be at most {format_quoted_number(most)}, got {format_quoted_number(value)}"
         elif 0 < least < 1 and not value > 0:
-            yield f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got {shown(value)}"
+            yield f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got {format_quoted_number(value)}"
         else:
-            yield f"{flag} must be at least {shown(least)}, got {shown(value)}"
+            yield f"{flag} must be at least {format_quoted_number(least)}, got {format_quoted_number(value)}"

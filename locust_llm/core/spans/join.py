@@ -9,9 +9,9 @@ import msgspec
 from locust_llm.core.server_times import ServerTimes
 
 from .counts import SpanCounts
-from .ids import PART, request_part
+from .ids import PART, make_request_part
 from .reported import SpanLine as SpanLine
-from .span import Span, times_of
+from .span import Span, extract_server_times
 
 MOST_OPEN: Final = 2**20
 """Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is dropped."""
@@ -19,7 +19,7 @@ MISTAKE: Final = 200
 """Characters of one."""
 
 
-class Sorted(msgspec.Struct, omit_defaults=True):
+class SortedSpans(msgspec.Struct, omit_defaults=True):
     """Spans of one export: those of the run, by the part of the request in their trace id, and a count of the rest."""
 
     times: list[tuple[int, ServerTimes]] = []
@@ -27,7 +27,7 @@ class Sorted(msgspec.Struct, omit_defaults=True):
     mistake: str = ""
 
 
-def sort(spans: Iterable[Span], run: str) -> Sorted:
+def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
     """``run``: ``Run.trace``, which the trace ids of its requests begin with."""
     times, counts, mistake = list[tuple[int, ServerTimes]](), Counter[str](), ""
     for span in spans:
@@ -37,7 +37,7 @@ def sort(spans: Iterable[Span], run: str) -> Sorted:
             counts["other_traces"] += 1
             continue
         try:
-            found = times_of(span)
+            found = extract_server_times(span)
         except ValueError as error:
             counts["impossible"] += 1
             mistake = mistake or str(error)[:MISTAKE]
@@ -46,7 +46,7 @@ def sort(spans: Iterable[Span], run: str) -> Sorted:
             counts["without_times"] += 1
         else:
             times.append((part, found))
-    return Sorted(times, dict(counts), mistake)
+    return SortedSpans(times, dict(counts), mistake)
 
 
 def _part(trace_id: str, run: str) -> int | None:
@@ -59,7 +59,7 @@ def _part(trace_id: str, run: str) -> int | None:
         return None
 
 
-class Join:
+class SpanJoin:
     """Of one run."""
 
     def __init__(self, most_open: int = MOST_OPEN) -> None:
@@ -75,7 +75,7 @@ class Join:
 
     def request(self, request_id: str, *, ok: bool) -> SpanLine | None:
         """A request is over; its line, if its span is there. ``ok``: a span is awaited."""
-        part = int(request_part(request_id), 16)
+        part = int(make_request_part(request_id), 16)
         self._counts["requests"] += ok
         self._missing += ok
         if (times := self._spans.pop(part, None)) is not None:
@@ -85,7 +85,7 @@ class Join:
             self._requests.pop(next(iter(self._requests)))
         return None
 
-    def spans(self, found: Sorted) -> Iterator[SpanLine]:
+    def spans(self, found: SortedSpans) -> Iterator[SpanLine]:
         """The lines of those whose request is over."""
         self._counts.update(found.counts)
         self._mistake = self._mistake or found.mistake

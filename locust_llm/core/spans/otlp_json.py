@@ -49,7 +49,7 @@ class _Export(msgspec.Struct, rename="camel", gc=False):
 _decode: Final = msgspec.json.Decoder(_Export | list[_Export]).decode
 
 
-def decode(data: bytes) -> list[Span]:
+def decode_otlp_json(data: bytes) -> list[Span]:
     """The spans of an export, or of a list of them. Raises ValueError for what is none."""
     try:
         export = _decode(data)

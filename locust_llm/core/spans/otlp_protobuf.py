@@ -9,14 +9,14 @@ MISSING: Final = "reading OTLP's protobuf takes a package: pip install 'locust-l
 NUMBERS: Final = ("double_value", "int_value")
 
 
-def available() -> bool:
+def is_protobuf_available() -> bool:
     try:
         return find_spec("opentelemetry.proto.collector.trace.v1.trace_service_pb2") is not None
     except (ImportError, ValueError):
         return False
 
 
-def decode(data: bytes) -> list[Span]:
+def decode_otlp_protobuf(data: bytes) -> list[Span]:
     """The spans of an ExportTraceServiceRequest. Raises ValueError for what is none, ImportError without the package."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -22,14 +22,14 @@ class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """That of its record."""
 
 
-class Reported(NamedTuple):
+class ReportedSpans(NamedTuple):
     times: dict[str, SpanLine]
     """By the id of the record."""
     unread: int = 0
     """Lines that could not be read."""
 
 
-def spans_file(folder: Path) -> Path | None:
+def find_spans_file(folder: Path) -> Path | None:
     """That of a run's folder, of a stage that of its run; None: there is none."""
     if (path := folder / FILE).exists():
         return path
@@ -37,12 +37,12 @@ def spans_file(folder: Path) -> Path | None:
     return path if folder.parent.name == "stages" and path.exists() else None
 
 
-def read_spans(folder: Path) -> Reported:
+def read_spans(folder: Path) -> ReportedSpans:
     """Empty without a file; of two lines of a request the first counts. Raises OSError."""
     times: dict[str, SpanLine] = {}
-    path = spans_file(folder)
+    path = find_spans_file(folder)
     if path is None:
-        return Reported(times)
+        return ReportedSpans(times)
     unread, known, decoder = 0, times.setdefault, msgspec.json.Decoder(SpanLine)
     with open_regular(path) as file:
         while block := file.read(BLOCK_BYTES) + file.readline(MAX_LINE_BYTES):
@@ -53,7 +53,7 @@ def read_spans(folder: Path) -> Reported:
                 unread += bad
             for line in lines:
                 known(line.id, line)
-    return Reported(times, unread)
+    return ReportedSpans(times, unread)
 
 
 def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[list[SpanLine], int]:

@@ -35,7 +35,7 @@ class Span(msgspec.Struct, frozen=True):
     """Those of ``ATTRIBUTES`` alone, in seconds."""
 
 
-def times_of(span: Span) -> ServerTimes | None:
+def extract_server_times(span: Span) -> ServerTimes | None:
     """None: it has none of these attributes. Raises ValueError where one of them cannot be."""
     found: dict[str, int] = {}
     for name, seconds in span.attributes.items():

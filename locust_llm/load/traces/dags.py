@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..formats import RowError, Turn, request_of
+from ..formats import RowError, Turn, parse_request_row
 
 MAX_TURNS: Final = 100_000
 """Of a session: a conversation that is spawned twice is sent twice, so that few rows may be very many turns."""
@@ -55,13 +55,13 @@ def _children(turn: _Turn) -> list[str]:
     return [*forks, *spawns]
 
 
-def names_of(fields: dict[str, Any]) -> list[str]:
+def read_dag_names(fields: dict[str, Any]) -> list[str]:
     """The conversation and those that it begins. Raises RowError."""
     row = _conversation(fields)
     return [row.session_id, *row.pre_session_spawns, *(name for turn in row.read(0) for name in _children(turn))]
 
 
-def turns_of(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Turn]]:
+def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Turn]]:
     """(name, turns) of the conversations that hang together. Raises RowError."""
     session = _Session()
     begun = set[str]()
@@ -104,7 +104,7 @@ class _Session:
             self.add(child, after, line, whole=True, above=below)
         for number, (turn, fields) in enumerate(zip(row.read(line), row.turns, strict=True)):
             try:
-                made = request_of(fields, "messages", line, whole=False)
+                made = parse_request_row(fields, "messages", line, whole=False)
             except RowError as wrong:
                 raise RowError(f"turns[{number}]: {wrong}", field="turns", line=line) from None
             at = len(self.turns)

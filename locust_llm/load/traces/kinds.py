@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from ..formats import object_of, text_of
+from ..formats import decode_row, read_row_id
 from . import bailian, dags, mlperf, mooncake, spans, weka
-from .told import Told
+from .told import RecordedSession
 
 KINDS: Final = ("weka_trace", "otel_spans", "mlperf_agentic", "agentic_mooncake", "dag_jsonl", "bailian_trace")
 BY_ROW: Final = ("weka_trace",)
@@ -18,17 +18,17 @@ LINKED: Final = ("agentic_mooncake", "dag_jsonl", "bailian_trace")
 """Rows that share a name are of one session, and so are those that share one with them."""
 
 
-def recognise(row: bytes) -> str | None:
+def recognise_trace(row: bytes) -> str | None:
     """The kind of a row, by its fields; None: none of these. Raises RowError."""
-    fields = object_of(row)
+    fields = decode_row(row)
     requests, turns = fields.get("requests"), fields.get("turns")
     if isinstance(requests, list) and any(isinstance(one, dict) and "t" in one for one in requests[:1]):
         return "weka_trace"
-    if spans.recognises(fields):
+    if spans.is_span_row(fields):
         return "otel_spans"
     if "conversation_id" in fields and "turn" in fields and "role" in fields:
         return "mlperf_agentic"
-    if bailian.recognises(fields):
+    if bailian.is_bailian_row(fields):
         return "bailian_trace"
     if fields.get("schema") == "dynamo.agentic_mooncake" or ("request_id" in fields and "input_length" in fields):
         return "agentic_mooncake"
@@ -38,20 +38,20 @@ def recognise(row: bytes) -> str | None:
     return None
 
 
-def names_of(kind: str, row: bytes) -> list[str]:
+def read_trace_names(kind: str, row: bytes) -> list[str]:
     """The sessions that a row belongs to, or of a kind in LINKED the names that it shares with others; none: it is no part
     of a session. Raises RowError."""
     if kind == "otel_spans":
-        return spans.traces_of(row)
+        return spans.read_trace_ids(row)
     if kind == "bailian_trace":
-        return bailian.names_of(row)
-    fields = object_of(row)
+        return bailian.read_bailian_names(row)
+    fields = decode_row(row)
     if kind == "mlperf_agentic":
-        return [text_of(fields.get("conversation_id"))] if fields.get("_type") != "dataset_metadata" else []
-    return mooncake.names_of(fields) if kind == "agentic_mooncake" else dags.names_of(fields)
+        return [read_row_id(fields.get("conversation_id"))] if fields.get("_type") != "dataset_metadata" else []
+    return mooncake.read_mooncake_names(fields) if kind == "agentic_mooncake" else dags.read_dag_names(fields)
 
 
-def grouped(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, array[int]]]":
+def group_trace_rows(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, array[int]]]":
     """(name, rows) of each session, from the numbers of the rows with each name."""
     if kind not in LINKED:
         return list(members.items())
@@ -72,17 +72,17 @@ def grouped(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, arr
     return [("", numbers) for numbers in groups.values()]
 
 
-def session(kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
+def read_trace_session(kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes) -> RecordedSession:
     """A session of these (row, line). ``name``: where rows were put together by names, one of these. ``head``: the first
     row of the file. Raises RowError, for another row than the first with its line."""
     if kind == "weka_trace":
-        return weka.session(*rows[0])
+        return weka.read_weka_session(*rows[0])
     if kind == "otel_spans":
-        return Told(name, spans.turns_of(rows, name))
+        return RecordedSession(name, spans.read_span_turns(rows, name))
     if kind == "mlperf_agentic":
-        return Told(name, mlperf.turns_of(rows))
+        return RecordedSession(name, mlperf.read_mlperf_turns(rows))
     if kind == "agentic_mooncake":
-        return mooncake.session(rows, head)
+        return mooncake.read_mooncake_session(rows, head)
     if kind == "bailian_trace":
-        return bailian.session(rows)
-    return Told(*dags.turns_of([(object_of(row), line) for row, line in rows]))
+        return bailian.read_bailian_session(rows)
+    return RecordedSession(*dags.read_dag_turns([(decode_row(row), line) for row, line in rows]))

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ..formats import Count, RowError, Turn, body_of, object_of
+from ..formats import Count, RowError, Turn, decode_row, select_body_fields
 from ..numbers import SECONDS
-from .told import converted
+from .told import convert_row
 
 _NEXT: Final = {"": ("user",), "user": ("assistant",), "assistant": ("tool", "user"), "tool": ("assistant", "user")}
 """Of the roles: which may follow."""
@@ -32,12 +32,12 @@ class _Message(msgspec.Struct):
     max_completion_tokens: Count | None = None
 
 
-def turns_of(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
+def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
     """A turn for each row of a user or a tool; the answers of the file go into the history, as MLPerf's own client does."""
     read = []
     for data, line in rows:
-        fields = object_of(data)
-        read.append((converted(fields, _Message, line), fields, line))
+        fields = decode_row(data)
+        read.append((convert_row(fields, _Message, line), fields, line))
     read.sort(key=lambda one: one[0].turn)
     turns: list[Turn] = []
     system = next((row.system for row, _, _ in read if row.system), None)
@@ -59,7 +59,7 @@ def turns_of(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
         turns.append(Turn(
             messages=messages, output_tokens=row.max_new_tokens or row.max_completion_tokens, recorded={},
             delay_s=row.delay_seconds, tool=role == "tool", row=line,
-            body={key: value for key, value in {**body_of(fields), "tools": tools}.items() if value and key != "model"},
+            body={key: value for key, value in {**select_body_fields(fields), "tools": tools}.items() if value and key != "model"},
         ))  # fmt: skip
         messages = []
     return turns

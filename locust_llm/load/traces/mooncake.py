@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..formats import MAX_UNIX_S, Count, Id, RowError, Turn, Wait, object_of
+from ..formats import MAX_UNIX_S, Count, Id, RowError, Turn, Wait, decode_row
 from ..numbers import TOKENS
 from ..prompts import BLOCK_TOKENS
-from ..trees import TreeError, linked
-from .told import Told, converted
+from ..trees import TreeError, link_turns
+from .told import RecordedSession, convert_row
 
 
 class _Dependency(msgspec.Struct):
@@ -34,22 +34,22 @@ class _Request(msgspec.Struct):
     dependencies: list[_Dependency] = []
 
 
-def names_of(fields: dict[str, Any]) -> list[str]:
+def read_mooncake_names(fields: dict[str, Any]) -> list[str]:
     """The request, those that it waits for, and its session; the header of version 2 has none. Raises RowError."""
     if "schema" in fields:
         return []
-    request = converted(fields, _Request)
+    request = convert_row(fields, _Request)
     waits = [*request.wait_for, *(one.request_id for one in request.dependencies)]
     session = request.play_id or request.session_id
     return [*(f"request {name}" for name in (request.request_id, *waits)), *([f"session {session}"] if session else [])]
 
 
-def session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
+def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> RecordedSession:
     """Contexts are whole. What waits for a dispatch waits for what that request waits for."""
     block = _block_tokens(head)
     read: dict[str, tuple[_Request, int]] = {}
     for row, line in rows:
-        request = converted(object_of(row), _Request, line)
+        request = convert_row(decode_row(row), _Request, line)
         if request.request_id in read:
             raise RowError(f"the request_id {request.request_id!r} is there twice", field="request_id", line=line)
         read[request.request_id] = request, line
@@ -75,7 +75,7 @@ def session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
         return f"the request {names[number]!r}"
 
     try:
-        order = linked(names, afters, times, label)
+        order = link_turns(names, afters, times, label)
     except TreeError as wrong:
         raise RowError(str(wrong), field="request_id", line=lines[wrong.number]) from None
     turns = []
@@ -87,12 +87,12 @@ def session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
             tool=request.tool_wait_ms > 0, after=before, row=line,
         ))  # fmt: skip
     first = read[names[order[0][0]]][0]
-    return Told(first.play_id or first.session_id or first.request_id, turns)
+    return RecordedSession(first.play_id or first.session_id or first.request_id, turns)
 
 
 def _block_tokens(head: bytes) -> int:
     """Of the header, if the file has one."""
-    first = object_of(head)
+    first = decode_row(head)
     block = first.get("block_size", BLOCK_TOKENS) if "schema" in first else BLOCK_TOKENS
     if not isinstance(block, int) or not 0 < block <= TOKENS:
         raise RowError(f"block_size must be a whole number of tokens: {block!r}", field="block_size", line=1)

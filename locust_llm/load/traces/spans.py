@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ..formats import RowError, Turn, object_of, text_of, time_s
-from ..numbers import TOKENS, as_number, own_ids, short
-from ..trees import MAX_DEPTH, TreeError, by_time
-from ..trees import Span as Piece
+from ..formats import RowError, Turn, decode_row, parse_time_s, read_row_id
+from ..numbers import TOKENS, format_quoted_value, make_session_ids, parse_finite_number
+from ..trees import MAX_DEPTH, TreeError, order_spans_by_time
+from ..trees import RecordedSpan as Piece
 
 INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "gen_ai.request.max_tokens")
@@ -50,19 +50,19 @@ class _Span(NamedTuple):
         return self.attributes.get("gen_ai.operation.name") == "execute_tool"
 
 
-def recognises(fields: Mapping[str, Any]) -> bool:
+def is_span_row(fields: Mapping[str, Any]) -> bool:
     """Whether a row is of spans."""
     if "resourceSpans" in fields or ("spans" in fields and _first(fields, "trace_id", "traceId") is not None):
         return True
     return bool(_ids(fields)[0]) and "attributes" in fields
 
 
-def traces_of(row: bytes) -> list[str]:
+def read_trace_ids(row: bytes) -> list[str]:
     """The traces that have spans in this row. Raises RowError."""
     return list(_by_trace(row))
 
 
-def turns_of(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
+def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
     """The requests of a trace. Raises RowError, with its line."""
     found: dict[str, _Span] = {}
     for row, line in rows:
@@ -79,7 +79,7 @@ def turns_of(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
         lost = next(span for span in found.values() if _is_circle(span, found))
         raise RowError(f"spans are parents of each other, as {lost.id!r} is", field="parentSpanId", line=lost.line)
     try:
-        placed = by_time(pieces)
+        placed = order_spans_by_time(pieces)
     except TreeError as wrong:
         raise RowError(str(wrong), line=rows[0][1]) from None
     turns = []
@@ -136,7 +136,7 @@ def _turn(span: _Span, trace: str) -> Turn:
         )  # fmt: skip
     # of one agent, and of those who ask the same model within the same parent, the prompts begin alike
     agent = f"{trace}/{span.attributes.get('gen_ai.agent.id') or span.parent}"
-    ids = () if messages is not None or tokens is None else own_ids(agent, range(tokens // _BLOCK_TOKENS))
+    ids = () if messages is not None or tokens is None else make_session_ids(agent, range(tokens // _BLOCK_TOKENS))
     return Turn(
         messages=messages, whole=True, input_tokens=tokens or None, output_tokens=_count(span, OUTPUT) or None,
         hash_ids=ids, block_tokens=_BLOCK_TOKENS, row=span.line,
@@ -150,8 +150,8 @@ def _turn(span: _Span, trace: str) -> Turn:
 def _by_trace(row: bytes) -> dict[str, list[dict[str, Any]]]:
     """Of the last row that was read: one row may hold many traces."""
     found: dict[str, list[dict[str, Any]]] = {}
-    fields = object_of(row)
-    outer = text_of(_first(fields, "trace_id", "traceId"))
+    fields = decode_row(row)
+    outer = read_row_id(_first(fields, "trace_id", "traceId"))
     for span in _spans(fields):
         trace = _ids(span)[1] or outer
         if not trace:
@@ -186,7 +186,7 @@ def _ids(span: Mapping[str, Any]) -> tuple[str, str]:
     """(of the span, of its trace); "" where there is none."""
     context = span.get("context")
     outer: Mapping[str, Any] = {**span, **context} if isinstance(context, dict) else span
-    return text_of(_first(outer, "spanId", "span_id")), text_of(_first(outer, "traceId", "trace_id"))
+    return read_row_id(_first(outer, "spanId", "span_id")), read_row_id(_first(outer, "traceId", "trace_id"))
 
 
 def _read(span: dict[str, Any], line: int) -> _Span:
@@ -200,7 +200,7 @@ def _read(span: dict[str, Any], line: int) -> _Span:
         raise RowError(f"the span {id!r} ends {start - end:g} s before it begins", field="endTimeUnixNano", line=line)
     status = span.get("status")
     code = _first(status, "code", "status_code") if isinstance(status, dict) else status
-    parent = text_of(_first(span, "parentSpanId", "parent_span_id", "parent_id"))
+    parent = read_row_id(_first(span, "parentSpanId", "parent_span_id", "parent_id"))
     return _Span(id, parent, start, end, _attributes(span.get("attributes"), id, line), code in _ERROR, line)
 
 
@@ -208,7 +208,7 @@ def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> 
     name = nanos if span.get(nanos) is not None else text
     value = span.get(name)
     try:
-        return time_s(value, name, unit_s=1e-9)
+        return parse_time_s(value, name, unit_s=1e-9)
     except RowError as wrong:
         raise RowError(f"the span {id!r}: {wrong}", field=wrong.field, line=line) from None
 
@@ -241,10 +241,14 @@ def _count(span: _Span, names: Sequence[str]) -> int | None:
     value = _first(span.attributes, *names)
     if value is None:
         return None
-    count = as_number(value)
+    count = parse_finite_number(value)
     if count is None or count < 0 or count != int(count) or count > TOKENS:
         name = next(name for name in names if span.attributes.get(name) is not None)
-        raise RowError(f"the span {span.id!r}: {name} is no count: {short(value)}", field="attributes", line=span.line)
+        raise RowError(
+            f"the span {span.id!r}: {name} is no count: {format_quoted_value(value)}",
+            field="attributes",
+            line=span.line,
+        )
     return int(count)
 
 

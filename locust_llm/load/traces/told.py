@@ -4,10 +4,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ..formats import RowError, Turn, located
+from ..formats import RowError, Turn, locate_row_error
 
 
-class Told(NamedTuple):
+class RecordedSession(NamedTuple):
     """A session of a recording."""
 
     name: str
@@ -19,16 +19,16 @@ class Told(NamedTuple):
 _Read = TypeVar("_Read")
 
 
-def converted(fields: dict[str, Any], into: type[_Read], line: int | None = None) -> _Read:
+def convert_row(fields: dict[str, Any], into: type[_Read], line: int | None = None) -> _Read:
     """The fields of a row. Raises RowError, with its line where that is not the first one's."""
     try:
         return msgspec.convert(fields, into)
     except (msgspec.ValidationError, RecursionError) as wrong:
-        error = located(wrong, b"")
+        error = locate_row_error(wrong, b"")
         raise RowError(str(error), field=error.field, line=line) from None
 
 
-def simplified(turns: list[Turn]) -> list[Turn]:
+def simplify_turns(turns: list[Turn]) -> list[Turn]:
     """A turn that waits for the one before it needs no numbers."""
     line = [(number - 1,) if number else () for number in range(len(turns))]
     return [

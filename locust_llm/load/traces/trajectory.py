@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..conversation import parents
-from ..formats import Item, Turn
+from ..conversation import list_turn_parents
+from ..formats import DatasetSession, Turn
 from ..numbers import read_number
 
 
-def shares(text: str) -> tuple[float, float]:
+def parse_start_shares(text: str) -> tuple[float, float]:
     """``0.25..0.75``, or one number for both. Raises ValueError."""
     low, dots, high = text.partition("..")
     least = read_number(float, low)
@@ -19,13 +19,13 @@ def shares(text: str) -> tuple[float, float]:
     return least, most
 
 
-def capped(item: Item, cap_s: float) -> Item:
+def cap_session_waits(item: DatasetSession, cap_s: float) -> DatasetSession:
     """No turn waits longer than ``cap_s`` for a user or a tool. The times of a trace move with it; where it does not say how
     long a turn waited, the time since the last beginning of those before it counts."""
     turns: list[Turn] = []
     earlier: list[float] = []
     """By how much each of them is earlier than in the trace."""
-    for turn, after in zip(item.turns, parents(item.turns), strict=True):
+    for turn, after in zip(item.turns, list_turn_parents(item.turns), strict=True):
         before = [at_s for parent in after if (at_s := item.turns[parent].at_s) is not None]
         wait_s = turn.delay_s
         if wait_s is None and turn.at_s is not None and before:
@@ -41,13 +41,13 @@ def capped(item: Item, cap_s: float) -> Item:
     return replace(item, turns=tuple(turns))
 
 
-def begun_at(item: Item, share: float) -> Item:
+def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
     """Its turns after this share of them. What came before is not sent: where a turn goes on from it, the texts and the
     answers of the file are the beginning of its prompt, or of a synthetic one their lengths."""
     first = int(share * len(item.turns))
     if not first:
         return item
-    before = parents(item.turns)
+    before = list_turn_parents(item.turns)
     start_s = item.turns[first].at_s
     kept: list[Turn] = []
     for number in range(first, len(item.turns)):
@@ -63,7 +63,7 @@ def begun_at(item: Item, share: float) -> Item:
     return replace(item, turns=tuple(kept))
 
 
-def _with_history(item: Item, before: list[tuple[int, ...]], number: int) -> Turn:
+def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: int) -> Turn:
     """This turn as the whole of the conversation that it goes on with."""
     way = [number]
     while not item.turns[way[-1]].whole and before[way[-1]]:

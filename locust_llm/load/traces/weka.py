@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ..formats import Count, Id, RowError, Turn, Wait, object_of, text_of
-from ..numbers import SECONDS, TOKENS, own_ids
-from ..trees import Span, TreeError, by_time
-from .told import Told, converted, simplified
+from ..formats import Count, Id, RowError, Turn, Wait, decode_row, read_row_id
+from ..numbers import SECONDS, TOKENS, make_session_ids
+from ..trees import RecordedSpan, TreeError, order_spans_by_time
+from .told import RecordedSession, convert_row, simplify_turns
 
 BLOCK_TOKENS: Final = 64
 CLOCK_S: Final = 1.0
@@ -41,30 +41,30 @@ class _Weka(msgspec.Struct):
     hash_id_scope: str = "local"
 
 
-def session(row: bytes, line: int) -> Told:
+def read_weka_session(row: bytes, line: int) -> RecordedSession:
     """Contexts are whole. A sub-agent's times count from its beginning (kv-cache-tester) if one of them would lie before
     it, else from the session's (SemiAnalysis)."""
-    trace = converted(object_of(row), _Weka)
-    name = text_of(trace.id)
+    trace = convert_row(decode_row(row), _Weka)
+    name = read_row_id(trace.id)
     inside = [(one, agent.t) for agent in _agents(trace.requests) for one in agent.requests or ()]
     relative = any(one.t < t - CLOCK_S for one, t in inside)
     about = f"times of sub-agents {'from their beginning' if relative else 'from the beginning of the session'}"
     turns = []
     try:
-        placed = by_time(_weka_spans(trace.requests, 0.0, relative, "requests"))
+        placed = order_spans_by_time(_weka_spans(trace.requests, 0.0, relative, "requests"))
     except TreeError as wrong:
         raise RowError(str(wrong), field="requests") from None
     for one in placed:
         entry, previous = one.request
         alone = previous is not None and [placed[parent].request[0] for parent in one.after] == [previous]
         wait_s = entry.think_time if alone and entry.think_time is not None else one.wait_s
-        ids = entry.hash_ids if trace.hash_id_scope == "global" else own_ids(name or str(line), entry.hash_ids)
+        ids = entry.hash_ids if trace.hash_id_scope == "global" else make_session_ids(name or str(line), entry.hash_ids)
         turns.append(Turn(
             whole=True, input_tokens=entry.input_tokens, output_tokens=entry.output_tokens or 1, hash_ids=ids,
             block_tokens=trace.block_size, at_s=one.start, delay_s=wait_s, after=one.after,
             tool="tool_result" in (entry.input_types or ()), row=line,
         ))  # fmt: skip
-    return Told(name, simplified(turns), about if inside else "")
+    return RecordedSession(name, simplify_turns(turns), about if inside else "")
 
 
 def _agents(entries: list[_Entry]) -> Iterable[_Entry]:
@@ -74,8 +74,8 @@ def _agents(entries: list[_Entry]) -> Iterable[_Entry]:
             yield from _agents(entry.requests or [])
 
 
-def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: str) -> list[Span]:
-    made: list[Span] = []
+def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: str) -> list[RecordedSpan]:
+    made: list[RecordedSpan] = []
     previous = None
     for number, entry in enumerate(entries):
         start = since_s + entry.t
@@ -84,7 +84,7 @@ def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: st
             inner = _weka_spans(entry.requests or [], start if relative else since_s, relative, inside)
             start = min([start, *(span.start for span in inner)])
             end = max([start + (entry.duration_ms or 0.0) / 1e3, *(span.end for span in inner)])
-            made.append(Span(start, end, inner=inner))
+            made.append(RecordedSpan(start, end, inner=inner))
             continue
         if entry.input_tokens is None or entry.output_tokens is None:
             raise RowError(f"{where}[{number}] needs in and out", field="requests")
@@ -93,6 +93,6 @@ def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: st
         # a time in whole seconds was cut: with the duration cut too, what follows does not seem to begin before the end
         took_s = entry.api_time or 0.0
         end = start + (int(took_s) if entry.t == int(entry.t) else took_s)
-        made.append(Span(start, end, (entry, previous)))
+        made.append(RecordedSpan(start, end, (entry, previous)))
         previous = entry
     return made

@@ -12,18 +12,18 @@ import numpy as np
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
-from locust_llm.core.text import many
-from locust_llm.report.in_force import limit_in_force, users_in_force
-from locust_llm.report.reading import reader_of
-from locust_llm.report.results.work import ASKED_FOR, Length, Work, apart, judged_by_asked
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, decode_json_file, read_run
+from locust_llm.core.text import format_count
+from locust_llm.report.in_force import find_limit_in_force, find_users_in_force
+from locust_llm.report.reading import load_reading_pace
+from locust_llm.report.results.work import ASKED_FOR, LengthStatistics, RunWork, is_judged_by_requested, lengths_differ
+from locust_llm.slo.client_verdict import ClientVerdict
 
-from .columns import collect
-from .delivery import arrivals, delivery
-from .selection import Selection, ratio
+from .columns import collect_columns
+from .delivery import describe_arrivals, measure_delivery
+from .selection import RequestSelection, ratio_of_sums
 from .slo_figures import Evaluation
-from .window import RateWindow, ended_in, measured, pauses
+from .window import RateWindow, find_measured_span, find_pauses, select_ended_in
 
 LENGTHS: Final = {
     f"input tokens{ASKED_FOR}": "asked_input_tokens", "input tokens": "input_tokens",
@@ -44,7 +44,7 @@ DECISIVE: Final = {
 """By condition: whether a difference changes the figures."""
 
 
-class Difference(NamedTuple):
+class ConditionDifference(NamedTuple):
     """A condition in which two runs differ."""
 
     what: str
@@ -54,16 +54,16 @@ class Difference(NamedTuple):
     """It changes the figures."""
 
 
-def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
+def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
     """The conditions in which two runs differ, those first that change the figures."""
     before, after = _conditions(base), _conditions(here)
     tools = [side.run.imported for side in (base, here)]
     if tools[0] != tools[1]:
-        yield Difference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
+        yield ConditionDifference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
     for what, decisive in DECISIVE.items():
         known = not any(tools) or (what in ("model", "load") and before[what] and after[what])
         if before[what] != after[what] and known:
-            yield Difference(what, before[what] or "none", after[what] or "none", decisive)
+            yield ConditionDifference(what, before[what] or "none", after[what] or "none", decisive)
         if what == "prompts":
             yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
     yield from _in_force(base.run, here.run)
@@ -71,7 +71,7 @@ def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference
     for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
         was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
         if was != is_:
-            yield Difference(f"version of {name}", was, is_, decisive=False)
+            yield ConditionDifference(f"version of {name}", was, is_, decisive=False)
 
 
 def _conditions(seen: Evaluation) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _load(s: Settings) -> str:
     sweep = f"sweep {s.sweep}, " if s.sweep else ""
     if not s.open_loop:
         return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
-    return f"{sweep}open loop, {arrivals(s)}, up to {s.max_users if s.users is None else s.users} users"
+    return f"{sweep}open loop, {describe_arrivals(s)}, up to {s.max_users if s.users is None else s.users} users"
 
 
 def _prompts(s: Settings) -> str:
@@ -129,61 +129,61 @@ def _prompts(s: Settings) -> str:
     )
 
 
-def _lengths(base: Selection, here: Selection) -> Iterator[Difference]:
+def _lengths(base: RequestSelection, here: RequestSelection) -> Iterator[ConditionDifference]:
     before, after = _all_lengths(base), _all_lengths(here)
     for what in LENGTHS:
         a, b = before[what], after[what]
         if a is not None and b is not None:
-            if apart(a, b):
-                decisive = not judged_by_asked(what, before, after)
-                if what == "output tokens" and apart(a, b, MAX_ANSWERS_DIFFERENCE):
+            if lengths_differ(a, b):
+                decisive = not is_judged_by_requested(what, before, after)
+                if what == "output tokens" and lengths_differ(a, b, MAX_ANSWERS_DIFFERENCE):
                     decisive = True
-                yield Difference(what, _number(a.mean), _number(b.mean), decisive)
+                yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive)
         elif a is not None or b is not None:
             was, is_ = ("unknown" if one is None else _number(one.mean) for one in (a, b))
-            yield Difference(what, was, is_, decisive=False)
+            yield ConditionDifference(what, was, is_, decisive=False)
 
 
-def _all_lengths(part: Selection) -> dict[str, Length | None]:
+def _all_lengths(part: RequestSelection) -> dict[str, LengthStatistics | None]:
     return {what: _length(part, column) for what, column in LENGTHS.items()}
 
 
-def _length(part: Selection, column: str) -> Length | None:
+def _length(part: RequestSelection, column: str) -> LengthStatistics | None:
     values = part[column][~np.isnan(part[column])]
-    return Length(float(values.mean()), math.sqrt(values.var() / len(values))) if len(values) else None
+    return LengthStatistics(float(values.mean()), math.sqrt(values.var() / len(values))) if len(values) else None
 
 
-def work(seen: Evaluation) -> Work:
+def describe_work(seen: Evaluation) -> RunWork:
     """What a run was to do. Lengths of its answers may be what changed, so only those asked for are of it."""
     lengths = _all_lengths(seen.main.outcome(OK))
     del lengths["output tokens"]
-    return Work(_conditions(seen)["model"], lengths, seen.run.imported)
+    return RunWork(_conditions(seen)["model"], lengths, seen.run.imported)
 
 
-def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
+def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
     """Measured conditions."""
     a, b = (side.time.seconds for side in (base, here))
     if abs(a - b) > MAX_DURATION_DIFFERENCE * max(a, b):
-        yield Difference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
+        yield ConditionDifference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
     ok = [side.main.outcome(OK) for side in (base, here)]
-    cached = [ratio(part["cached_tokens"], part["input_tokens"]) for part in ok]
+    cached = [ratio_of_sums(part["cached_tokens"], part["input_tokens"]) for part in ok]
     known = [0.0 if share is None else share for share in cached]
     if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > MAX_CACHED_DIFFERENCE:
         was, is_ = ("unknown" if share is None else f"{share:.1%}" for share in cached)
-        yield Difference("cached input", was, is_, decisive=False)
+        yield ConditionDifference("cached input", was, is_, decisive=False)
     clocks = [_clock(part) for part in ok]
     if clocks[0] != clocks[1]:
-        yield Difference("clock", clocks[0], clocks[1], decisive=False)
+        yield ConditionDifference("clock", clocks[0], clocks[1], decisive=False)
     verdicts = ["not judged" if side.verdict is None else side.verdict.level for side in (base, here)]
     if verdicts != ["OK", "OK"]:
-        yield Difference("client verdict", verdicts[0], verdicts[1], decisive=False)
+        yield ConditionDifference("client verdict", verdicts[0], verdicts[1], decisive=False)
 
 
-def _in_force(base: Run, here: Run) -> Iterator[Difference]:
+def _in_force(base: Run, here: Run) -> Iterator[ConditionDifference]:
     """What was asked for alike, and was not the same over the runs."""
     asked = [(run.settings.users, run.settings.prefill_concurrency) for run in (base, here)]
-    users = (users_in_force(run) if run.settings.users is not None else None for run in (base, here))
-    limits = (limit_in_force(run) for run in (base, here))
+    users = (find_users_in_force(run) if run.settings.users is not None else None for run in (base, here))
+    limits = (find_limit_in_force(run) for run in (base, here))
     for what, same, (a, b) in (
         ("users", asked[0][0] == asked[1][0], users), ("prefill limit", asked[0][1] == asked[1][1], limits),
     ):  # fmt: skip
@@ -193,10 +193,10 @@ def _in_force(base: Run, here: Run) -> Iterator[Difference]:
             and b is not None
             and abs(a.mean - b.mean) > MAX_IN_FORCE_DIFFERENCE * max(a.mean, b.mean)
         ):
-            yield Difference(what, _number(a.mean), _number(b.mean), decisive=True)
+            yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive=True)
 
 
-def _clock(ok: Selection) -> str:
+def _clock(ok: RequestSelection) -> str:
     """The clock of nearly all stamps."""
     if not ok.size:
         return "none"
@@ -231,24 +231,24 @@ class LoadedRun(NamedTuple):
 
 class _Facts(msgspec.Struct):
     run: Run
-    client: Verdict | None = None
+    client: ClientVerdict | None = None
 
 
-def load(folder: Path) -> LoadedRun:
+def load_run(folder: Path) -> LoadedRun:
     """A run from its folder, as far as it can be read. Raises ValueError of one sentence where there are no records."""
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
-    columns, notes = collect(file, reader_of(folder)), list[str]()
+    columns, notes = collect_columns(file, load_reading_pace(folder)), list[str]()
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:
         first = "; ".join(file.unread.reasons[:MAX_REASONS])
-        notes.append(f"{many(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
-    everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
+        notes.append(f"{format_count(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
+    everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:
-        facts, known = decoded(folder / RUN, _Facts), True
+        facts, known = decode_json_file(folder / RUN, _Facts), True
     except (OSError, ValueError) as error:
         why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         if isinstance(error, FileNotFoundError):
@@ -263,16 +263,16 @@ def load(folder: Path) -> LoadedRun:
     notes += run.unread
     if run.records_lost:
         notes.append(run.lost_in_words)
-    if (within := measured(run)) is None:
-        time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
+    if (within := find_measured_span(run)) is None:
+        time, ended = RateWindow(main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:
-        time, ended = RateWindow(within), ended_in(everything, within)
-    schedule = delivery(main, run, facts.client, None if within is None else ended)
+        time, ended = RateWindow(within), select_ended_in(everything, within)
+    schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
     seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
     return LoadedRun(folder, seen, known, tuple(notes))
 
 
-def partner(folder: Path, run: Run) -> LoadedRun | None:
+def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:
     """Of a run in the folder of its base: all of it, or where that has stages, the one of the same value; None: it has
     none. Raises ValueError of one sentence for what cannot be a base."""
     if run.stage is not None and (stages := _stages(folder)):
@@ -292,7 +292,7 @@ def _stages(folder: Path) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=2)
 def _base(folder: Path, *_changed_at: int) -> LoadedRun:
-    side = load(folder)
+    side = load_run(folder)
     if side.notes:
         raise ValueError(f"{folder}: {side.notes[0]}")
     return side

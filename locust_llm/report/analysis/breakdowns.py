@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
-from locust_llm.load.mix import shares
+from locust_llm.load.mix import parse_shares
 from locust_llm.report.results.conditions import ModelShare
-from locust_llm.slo.intervals import ranks
+from locust_llm.slo.intervals import find_interval_ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 
-from .selection import Floats, Selection, distribution, mean, ratio
-from .summary import Breakdown, Group, Growth
+from .selection import Floats, RequestSelection, make_distribution_row, mean_of_known, ratio_of_sums
+from .summary import RequestBreakdown, RequestGroup, TtftGrowth
 
 _NARROW: Final = 1.25
 
@@ -26,7 +26,7 @@ _NARROW: Final = 1.25
 # -- buckets -----------------------------------------------------------------------------------------------------------
 
 
-def bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, ...]:
+def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, ...]:
     """Where the buckets of these lengths (tokens, at least 1) begin and end, ascending: [edge i, edge i + 1) is one.
 
     Up to ``at_most`` different lengths: a bucket each. Else, if they lie in as few narrow heaps (from 1,996 to 2,004:
@@ -60,7 +60,7 @@ def _heaps(different: list[int]) -> list[tuple[int, int]]:
     return heaps
 
 
-def bucket(length: int, edges: tuple[int, ...]) -> str:
+def label_bucket(length: int, edges: tuple[int, ...]) -> str:
     """The bucket's label: ``550`` of a single length, ``1k-2k`` from 1,000 to 1,999, ``<200`` and ``5k+`` outside of all.
 
     k is 1,000 and stands for whole thousands only, so that no two buckets share a label.
@@ -82,7 +82,7 @@ def _short(tokens: int) -> str:
 
 
 Mask = NDArray[np.bool_]
-Groups = Iterable[tuple[str, Selection]]
+Groups = Iterable[tuple[str, RequestSelection]]
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 MAX_RAMP_RANGES: Final = 8
@@ -101,41 +101,41 @@ TURN: Final = "turn"
 BACKEND: Final = "backend"
 
 
-def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
+def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdown]:
     """Those of the profiling phase that divide it. ``main``: its requests."""
     metrics = [TTFT_FROM_DUE, TTFT, ITL] if run.has_waits else [TTFT, ITL]
     if not run.settings.generates:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
     for by, groups in (
-        ("input length", by_length(main)),
-        ("images", by_images(main)),
-        ("image size (thousands of pixels)", by_pixels(main)),
-        (LIMIT, by_limit(main, run)),
-        (RATE, by_rate(main, run)),
-        (TURN, by_turn(main)),
-        (BACKEND, by_backend(main)),
-        *by_kind(main),
+        ("input length", group_by_length(main)),
+        ("images", group_by_images(main)),
+        ("image size (thousands of pixels)", group_by_pixels(main)),
+        (LIMIT, group_by_limit(main, run)),
+        (RATE, group_by_rate(main, run)),
+        (TURN, group_by_turn(main)),
+        (BACKEND, group_by_backend(main)),
+        *group_by_kind(main),
     ):
         with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
         shown = metrics[-2:] if with_tokens and run.settings.generates else metrics
         decoding = _decoded_in_one(main, run, by)
         found = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
         if sum(group.label != WHOLE for group in found) > 1:
-            yield Breakdown(by=by, groups=found)
+            yield RequestBreakdown(by=by, groups=found)
 
 
-def by_length(main: Selection) -> Groups:
+def group_by_length(main: RequestSelection) -> Groups:
     """By buckets of input tokens (``sizes.bucket_edges``), shortest first."""
-    length = lengths(main)
+    length = estimate_input_lengths(main)
     known = np.unique(length[length >= 1])
-    edges = bucket_edges(known.astype(np.int64).tolist())
+    edges = choose_bucket_edges(known.astype(np.int64).tolist())
     at = np.searchsorted(edges, length, side="right")  # NaN sorts behind all
     for i in range(1, len(edges)):
         if (here := at == i).any():
-            yield bucket(edges[i - 1], edges), main.where(here)
+            yield label_bucket(edges[i - 1], edges), main.where(here)
 
 
-def by_images(main: Selection) -> Groups:
+def group_by_images(main: RequestSelection) -> Groups:
     """By how many pictures there are in a request, none too."""
     count = np.nan_to_num(main["images"])
     if count.any():
@@ -143,19 +143,19 @@ def by_images(main: Selection) -> Groups:
             yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
 
 
-def by_pixels(main: Selection) -> Groups:
+def group_by_pixels(main: RequestSelection) -> Groups:
     """By buckets of the pixels of all pictures of a request, in thousands."""
     size = np.ceil(main["image_pixels"] / 1000)
     known = np.unique(size[size >= 1])
     if len(known):
-        edges = bucket_edges(known.astype(np.int64).tolist())
+        edges = choose_bucket_edges(known.astype(np.int64).tolist())
         at = np.searchsorted(edges, size, side="right")  # NaN sorts behind all
         for i in range(1, len(edges)):
             if (here := at == i).any():
-                yield bucket(edges[i - 1], edges), main.where(here)
+                yield label_bucket(edges[i - 1], edges), main.where(here)
 
 
-def lengths(part: Selection) -> Floats:
+def estimate_input_lengths(part: RequestSelection) -> Floats:
     """Input tokens as delivered; where no server counted them (most failures), as asked, and what requests of about that
     length were found to have on top (roles, templates): else failures would lie in buckets of their own."""
     asked, delivered = part["asked_input_tokens"], part["input_tokens"]
@@ -167,7 +167,7 @@ def lengths(part: Selection) -> Floats:
     return np.where(np.isnan(delivered), asked, delivered)
 
 
-def by_limit(main: Selection, run: Run) -> Groups:
+def group_by_limit(main: RequestSelection, run: Run) -> Groups:
     """By the prefill limit that stood, the last one (the plateau) and the whole phase behind; nothing if it never changed.
 
     The requests of the plateau are those sent while the last limit stood. Of one process the records say under which
@@ -193,7 +193,7 @@ def by_limit(main: Selection, run: Run) -> Groups:
     yield WHOLE, main
 
 
-def by_rate(main: Selection, run: Run) -> Groups:
+def group_by_rate(main: RequestSelection, run: Run) -> Groups:
     """By quarter of the ramp of the rate in which they were due, the plateau and the whole phase behind."""
     rate, ramp_s = run.settings.request_rate, run.settings.request_rate_ramp_duration
     if not rate or not ramp_s:
@@ -208,7 +208,7 @@ def by_rate(main: Selection, run: Run) -> Groups:
     yield WHOLE, main
 
 
-def _decoded_in_one(main: Selection, run: Run, by: str) -> "pd.Series[bool] | None":
+def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[bool] | None":
     """Of a ramp: which requests ended under the limit, or in the quarter of the ramp, that they began in, and before the
     load stopped. An answer that was decoded under another load, or while the run ended, tells nothing of its own. None: no
     ramp."""
@@ -227,7 +227,7 @@ def _decoded_in_one(main: Selection, run: Run, by: str) -> "pd.Series[bool] | No
     return pd.Series(began == ended, index=main.requests.index) & (main.requests["last_chunk_at"] <= stop_at)
 
 
-def by_turn(main: Selection) -> Groups:
+def group_by_turn(main: RequestSelection) -> Groups:
     """First turns of conversations and all later ones."""
     first = main["turn"] == 0
     if not first.all():
@@ -235,12 +235,12 @@ def by_turn(main: Selection) -> Groups:
         yield "later", main.where(~first)
 
 
-def by_backend(main: Selection) -> Groups:
+def group_by_backend(main: RequestSelection) -> Groups:
     """By the replica that answered; ``-``: not known, mostly as the request failed before."""
-    return next((groups for _, groups in by_kind(main, ((BACKEND, BACKEND),))), ())
+    return next((groups for _, groups in group_by_kind(main, ((BACKEND, BACKEND),))), ())
 
 
-def by_kind(main: Selection, kinds: Sequence[tuple[str, str]] = KINDS) -> Iterator[tuple[str, Groups]]:
+def group_by_kind(main: RequestSelection, kinds: Sequence[tuple[str, str]] = KINDS) -> Iterator[tuple[str, Groups]]:
     """By whichever of user class, model and request name there is more than one of, together: the commonest first.
     ``kinds``: (word, column)."""
     chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
@@ -261,10 +261,10 @@ def by_kind(main: Selection, kinds: Sequence[tuple[str, str]] = KINDS) -> Iterat
     yield " / ".join(word for word, _ in several), groups()
 
 
-def model_mix(main: Selection, asked: str | None) -> tuple[ModelShare, ...]:
+def measure_model_mix(main: RequestSelection, asked: str | None) -> tuple[ModelShare, ...]:
     """How much of the requests each model of the mix has, beside what was asked for; empty without one."""
     try:
-        wanted = shares(asked) if asked else {}
+        wanted = parse_shares(asked) if asked else {}
     except ValueError:  # of a run.json that was changed by hand
         wanted = {}
     return tuple(
@@ -273,7 +273,7 @@ def model_mix(main: Selection, asked: str | None) -> tuple[ModelShare, ...]:
     )
 
 
-def sessions(main: Selection) -> tuple[int | None, float | None]:
+def count_sessions(main: RequestSelection) -> tuple[int | None, float | None]:
     """(conversations that began, answered turns of each on average); None where none has a second turn."""
     first = main["turn"] == 0
     if first.all() or not first.any():
@@ -291,21 +291,23 @@ def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
 
 
 def _group(
-    label: str, part: Selection, metrics: Sequence[Metric], with_tokens: bool, decoding: "pd.Series[bool] | None"
-) -> Group:
+    label: str, part: RequestSelection, metrics: Sequence[Metric], with_tokens: bool, decoding: "pd.Series[bool] | None"
+) -> RequestGroup:
     """``decoding``: of which requests ITL is, None: of all."""
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
     decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
     of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
-    return Group(
+    return RequestGroup(
         label=label,
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / finished.size if finished.size else None,
-        rows=tuple(distribution(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES) for metric in metrics),
-        input_tokens=mean(ok["input_tokens"]) if with_tokens else None,
-        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]) if with_tokens else None,
+        rows=tuple(
+            make_distribution_row(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES) for metric in metrics
+        ),
+        input_tokens=mean_of_known(ok["input_tokens"]) if with_tokens else None,
+        cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"]) if with_tokens else None,
     )
 
 
@@ -318,7 +320,7 @@ MIN_LENGTH_DIFFERENCE: Final = 500.0
 """Upper quartile of the prompt lengths against the lower one: ratio, and tokens."""
 
 
-def growth(main: Selection) -> Growth | None:
+def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
     """Of successful requests; None where their prompts are too few, or too much alike, to tell.
 
     The medians of TTFT of the quarter with the longest prompts and of that with the shortest; the ends of its interval
@@ -338,7 +340,7 @@ def growth(main: Selection) -> Growth | None:
         _median(ttft_ms[those]) for those in (short, long)
     )
     thousands = float(tokens[long].mean() - tokens[short].mean()) / 1000
-    return Growth(
+    return TtftGrowth(
         short_tokens=float(low),
         long_tokens=float(high),
         short_ttft_ms=short_ms,
@@ -353,5 +355,5 @@ def growth(main: Selection) -> Growth | None:
 def _median(values: Floats) -> tuple[float, float, float]:
     """The ends of its interval around it; of at least six values."""
     ordered = np.sort(values)
-    low, high = ranks(len(ordered), 50)
+    low, high = find_interval_ranks(len(ordered), 50)
     return float(ordered[low - 1]), float(np.median(ordered)), float(ordered[high - 1])

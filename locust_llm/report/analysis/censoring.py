@@ -35,7 +35,7 @@ from locust_llm.slo.metrics import (
     Metric,
 )
 
-from .selection import Floats, Selection
+from .selection import Floats, RequestSelection
 
 Mask = NDArray[np.bool_]
 
@@ -52,7 +52,7 @@ GOLDEN: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, lie evenly however many there are (Weyl): picks without a seed."""
 
 
-class Bounds(NamedTuple):
+class ValueBounds(NamedTuple):
     """Of some requests, one value each between ``low`` and ``high``; equal where it is known."""
 
     low: Floats
@@ -62,27 +62,31 @@ class Bounds(NamedTuple):
     cut: Mask
     """Which of them were cut."""
 
-    def only(self, these: Mask) -> "Bounds":
-        return Bounds(self.low[these], self.high[these], self.at[these], self.cut[these])
+    def only(self, these: Mask) -> "ValueBounds":
+        return ValueBounds(self.low[these], self.high[these], self.at[these], self.cut[these])
 
-    def with_unknown(self, count: int) -> "Bounds":
+    def with_unknown(self, count: int) -> "ValueBounds":
         """And so many more, spread evenly, of which nothing is known but that they are not negative."""
         more, at = np.zeros(count), np.linspace(self.at.min(), self.at.max(), count)
         cut = np.append(self.cut, more > 0)
-        return Bounds(np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut)
+        return ValueBounds(
+            np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut
+        )
 
     @property
-    def in_order(self) -> "Bounds":
+    def in_order(self) -> "ValueBounds":
         """By time."""
         order = np.argsort(self.at, kind="stable")
-        return Bounds(self.low[order], self.high[order], self.at[order], self.cut[order])
+        return ValueBounds(self.low[order], self.high[order], self.at[order], self.cut[order])
 
     @property
     def known(self) -> bool:
         return bool(np.array_equal(self.low, self.high))
 
 
-def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.inf, *, merged: bool = False) -> Bounds:
+def bound_values(
+    rule: Rule, part: RequestSelection, metric: Metric, longest_s: float = math.inf, *, merged: bool = False
+) -> ValueBounds:
     """What each request counts with, in seconds or a number a second; those without a value are left out. A failure has one
     that breaks the rule, but for averages, where it is left out, and for waits before the send, which it had like any other.
 
@@ -90,10 +94,10 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
     ``merged``: chunks that came more than one to a read count at their soonest and at their latest.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
-    low, high = reach(everything, metric, longest_s)
+    low, high = bound_metric(everything, metric, longest_s)
     open_ = low != high
     if merged:
-        least, most = reach_of_merged(everything, metric)
+        least, most = bound_coalesced_metric(everything, metric)
         low, high = np.where(open_, low, least), np.where(open_, high, most)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
@@ -106,15 +110,15 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)
     own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
-    found = Bounds(low, high, sent(everything), outcome == CUT).only(there)
+    found = ValueBounds(low, high, find_send_times(everything), outcome == CUT).only(there)
     return _redistributed(found, (open_ & (outcome == CANCELLED))[there], own[there])
 
 
-def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
+def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
     """(the least, the most) that each request has of a metric, if it does not fail; NaN where it has none, or nothing is
     known."""
     if metric.inverse:
-        least, most = reach(part, ITL, longest_s)
+        least, most = bound_metric(part, ITL, longest_s)
         with np.errstate(divide="ignore"):
             both = [1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan)) for itl in (most, least)]
         return both[0], both[1]
@@ -146,7 +150,7 @@ def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple
     return low, np.maximum(low, high)
 
 
-def reach_of_merged(part: Selection, metric: Metric) -> tuple[Floats, Floats]:
+def bound_coalesced_metric(part: RequestSelection, metric: Metric) -> tuple[Floats, Floats]:
     """(the least, the most) that each request can have had, by the stamps around chunks that came more than one to a read;
     of other metrics what is reported."""
     first, soonest, last = part["ttft_s"], part["ttft_soonest_s"], part["latency_s"]
@@ -156,12 +160,12 @@ def reach_of_merged(part: Selection, metric: Metric) -> tuple[Floats, Floats]:
     if metric is LATENCY:
         return part["latency_soonest_s"], reported
     if metric is ITL:  # what came merged in between moves neither of its ends
-        tokens = tokens_later(part)
+        tokens = count_later_tokens(part)
         return np.maximum(part["latency_soonest_s"] - first, 0) / tokens, (last - soonest) / tokens
     return reported, reported
 
 
-def tokens_later(part: Selection) -> Floats:
+def count_later_tokens(part: RequestSelection) -> Floats:
     """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no ITL."""
     itl = part["itl_s"]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -169,70 +173,72 @@ def tokens_later(part: Selection) -> Floats:
     return later
 
 
-def hits(rule: Rule, part: Selection) -> Bounds:
+def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     """1 for each request that is what the share of a rule is about, else 0."""
     if rule.metric == "error_rate":
         counted = part.outcome(*COUNTED)
         outcome = _outcomes(counted)
         cut = outcome == CUT
         failed = (outcome == "failed").astype(np.float64)
-        return Bounds(failed, failed + cut, sent(counted), cut)
+        return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
     if rule.metric == SCHEMA_VALID:
         checked = part.only(~part.requests["schema_valid"].isna()).outcome(OK)
         valid = checked["schema_valid"]
-        return Bounds(valid, valid, sent(checked), np.zeros(len(valid), np.bool_))
+        return ValueBounds(valid, valid, find_send_times(checked), np.zeros(len(valid), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
     outcome = _outcomes(counted)
-    ok, perhaps = outcome == OK, meets(counted, rule.given) & (outcome != "failed")
-    found = Bounds((perhaps & ok).astype(np.float64), perhaps.astype(np.float64), sent(counted), outcome == CUT)
+    ok, perhaps = outcome == OK, meets_conditions(counted, rule.given) & (outcome != "failed")
+    found = ValueBounds(
+        (perhaps & ok).astype(np.float64), perhaps.astype(np.float64), find_send_times(counted), outcome == CUT
+    )
     return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
 
 
-def amounts(rule: Rule, part: Selection) -> Bounds:
+def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
     """What each request adds to what a rate counts; ``at`` is when it was over."""
     these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
     cut = _outcomes(these) == CUT
     if rule.metric == "goodput":
-        good = meets(these, rule.given).astype(np.float64)
-        return Bounds(np.where(cut, 0.0, good), good, over, cut)
+        good = meets_conditions(these, rule.given).astype(np.float64)
+        return ValueBounds(np.where(cut, 0.0, good), good, over, cut)
     columns = [np.nan_to_num(these[column]) for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())]
     through = np.sum(columns, axis=0) if columns else np.ones(these.size)
-    return Bounds(through, through, over, cut)
+    return ValueBounds(through, through, over, cut)
 
 
-def meets(part: Selection, given: Sequence[Condition]) -> Mask:
+def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask:
     """Which of these requests meet every condition, those that were not let run to their end at their best; as long as the
     part."""
     good, running = np.ones(part.size, np.bool_), _running(part)
     for condition in given:
         metric = BY_WORD[condition.metric].metric
         assert metric is not None  # the grammar sees to it
-        low, high = reach(part, metric)
+        low, high = bound_metric(part, metric)
         met = condition.met(low if condition.op.startswith("<") else high, ~np.isnan(part["ttft_s"]))
         good &= met | (running & np.isnan(low))
     return good
 
 
-def sent(part: Selection) -> Floats:
+def find_send_times(part: RequestSelection) -> Floats:
     """When; of requests that could not be sent, when they were asked for."""
     return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
 
 
-def _outcomes(part: Selection) -> NDArray[np.object_]:
+def _outcomes(part: RequestSelection) -> NDArray[np.object_]:
     """``ok``, ``cut``, ``cancelled`` or ``failed`` of each."""
     outcome = part.requests["outcome"].to_numpy()[part.chosen].astype(np.object_)
     outcome[~np.isin(outcome, (OK, CUT, CANCELLED))] = "failed"
     return outcome
 
 
-def _running(part: Selection) -> Mask:
+def _running(part: RequestSelection) -> Mask:
     """Which were not let run to their end."""
     running: Mask = part.requests["outcome"].isin((CUT, CANCELLED)).to_numpy(np.bool_)[part.chosen]
     return running
 
 
-def _redistributed(found: Bounds, cancelled: Mask, until: Floats) -> Bounds:
+def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
     """Those that were cancelled without a known value take that of one which outlived them: by ``until``, when each had its
     value or, of what is no moment, its end."""
     unknown = np.flatnonzero(cancelled & (found.low != found.high))

@@ -11,33 +11,47 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from locust_llm.core.certificate import Bounds, ends, most_off, spread, together
+from locust_llm.core.certificate import (
+    ErrorBounds,
+    combine_accuracies,
+    largest_error_ms,
+    percentile_error_ends,
+    spread_over_tokens,
+)
 from locust_llm.core.record import CUT, OK
-from locust_llm.slo.client_verdict import GAPS_OFF, OFF_MS, SEND_LAG, TTFT_OFF, Verdict
-from locust_llm.slo.doubt import BOUNDED, BOUNDING, DELAYS, OF_RECORDS, signals_of
+from locust_llm.slo.client_verdict import GAPS_OFF, OFF_MS, SEND_LAG, TTFT_OFF, ClientVerdict
+from locust_llm.slo.doubt import BOUNDED, BOUNDING, DELAYS, OF_RECORDS, find_touching_signals
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, GIVEN, PER_USER, RATE, TIME
 
-from .censoring import reach_of_merged, tokens_later
-from .gaps import Gaps
+from .censoring import bound_coalesced_metric, count_later_tokens
+from .gaps import GapCounts
 from .occupancy import permit_lag_s
-from .selection import Selection, ratio
-from .slo_figures import ENDLESS_US, Evaluation, Found, bounds_of, figure, gaps_of, selected
+from .selection import RequestSelection, ratio_of_sums
+from .slo_figures import (
+    ENDLESS_US,
+    Evaluation,
+    ObservedValue,
+    bound_rule_values,
+    collect_gaps,
+    compute_rule_value,
+    select_requests,
+)
 
 ICL: Final = "icl"
 ITL: Final = "itl"
 BEYOND_P99: Final = 10.0
 """So many times the p99 of a delay is taken for its largest, where only the p99 is known."""
-UNCERTIFIED: Final = Bounds(count=1, p50_ms=OFF_MS[1], p95_ms=OFF_MS[1], p99_ms=OFF_MS[1], max_ms=OFF_MS[1])
+UNCERTIFIED: Final = ErrorBounds(count=1, p50_ms=OFF_MS[1], p95_ms=OFF_MS[1], p99_ms=OFF_MS[1], max_ms=OFF_MS[1])
 """Without a certificate: a stamp that is further off would have made the verdict INVALID."""
 
 
-def with_client_error(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
+def widen_by_client_error(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
     """The figure with an interval that reaches as far as the load generator may be wrong; None: nobody knows how far."""
     if seen.verdict is None or found.value is None or rule.base:
         return None
-    signals = signals_of(seen.verdict, rule)
+    signals = find_touching_signals(seen.verdict, rule)
     measure = BY_WORD[rule.metric]
     if rule.metric in GIVEN and measure.units is not RATE:
         return _of_conditions(rule, found, seen)
@@ -45,7 +59,7 @@ def with_client_error(rule: Rule, found: Found, seen: Evaluation) -> Found | Non
         if signals - {*BOUNDING, *DELAYS}:
             return None
         wide = _by_stamps(rule, found, seen) if signals & {*BOUNDING} else found
-        return _widened(wide, delays_s(seen) if signals & {*DELAYS} else 0.0)
+        return _widened(wide, largest_client_delay_s(seen) if signals & {*DELAYS} else 0.0)
     if measure.units is RATE and measure.metric is None and rule.metric not in GIVEN:
         return _with_late_sends(found, seen) if signals == {SEND_LAG} else None
     if measure.units is TIME or measure.metric is PER_USER:
@@ -55,18 +69,18 @@ def with_client_error(rule: Rule, found: Found, seen: Evaluation) -> Found | Non
     return None
 
 
-def _with_late_sends(found: Found, seen: Evaluation) -> Found | None:
+def _with_late_sends(found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
     """Of a rate: without the time in which requests waited for their sends there had been at most as many more."""
     assert found.value is not None
     main = seen.main
-    share = ratio(main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"])
+    share = ratio_of_sums(main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"])
     if share is None or share >= 1:
         return None
     high = max(filter(None, (found.value, *(found.ends or ()))))
     return _widened(found, 0.0, high * share / (1 - share))
 
 
-def with_errors_of_both(rule: Rule, found: Found, base: Evaluation, seen: Evaluation) -> Found | None:
+def widen_by_both_errors(rule: Rule, found: ObservedValue, base: Evaluation, seen: Evaluation) -> ObservedValue | None:
     """The same for how much worse a figure is than that of a base, with what both runs may have wrong."""
     if BY_WORD[rule.metric].units is not TIME or found.value is None:
         return None
@@ -75,7 +89,7 @@ def with_errors_of_both(rule: Rule, found: Found, base: Evaluation, seen: Evalua
         return None
     if rule.unit != "%":
         return _widened(found, before_s + here_s)
-    of_base = figure(rule, base).value
+    of_base = compute_rule_value(rule, base).value
     return None if not of_base else _widened(found, *ratio_errors(of_base, 1 + found.value, before_s, here_s))
 
 
@@ -86,9 +100,9 @@ def ratio_errors(base_s: float, ratio: float, base_error_s: float, error_s: floa
     return low, math.inf if base_s <= base_error_s else (here_s + error_s) / (base_s - base_error_s) - ratio
 
 
-def bounded_by_stamps(rule: Rule, verdict: Verdict) -> bool:
+def is_bounded_by_stamps(rule: Rule, verdict: ClientVerdict) -> bool:
     """Whether stamps alone may be wrong, so that the interval may be shown; delays are bounded by their largest, far out."""
-    return not signals_of(verdict, rule) & {*DELAYS}
+    return not find_touching_signals(verdict, rule) & {*DELAYS}
 
 
 def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> float | None:
@@ -96,7 +110,7 @@ def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> fl
     merged chunks leave open, which differs from request to request."""
     if seen.verdict is None:
         return 0.0
-    signals = signals_of(seen.verdict, Rule(word, "<", 0.0, next(iter(BY_WORD[word].units))))
+    signals = find_touching_signals(seen.verdict, Rule(word, "<", 0.0, next(iter(BY_WORD[word].units))))
     metric, off_s = BY_WORD[word].metric, 0.0
     if metric is None or signals - {*BOUNDING, *DELAYS}:
         return None
@@ -109,13 +123,13 @@ def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> fl
         if word not in BOUNDED or word == ICL:
             return None
         ok = seen.main.outcome(OK)
-        least, most = reach_of_merged(ok, metric)
+        least, most = bound_coalesced_metric(ok, metric)
         known = ~np.isnan(least) & ~np.isnan(most)
         off_s += ttft.max_ms / 1e3 + (float((most - least)[known].max(initial=0.0)) if of_records else 0.0)
-    return off_s + (delays_s(seen) if signals & {*DELAYS} else 0.0)
+    return off_s + (largest_client_delay_s(seen) if signals & {*DELAYS} else 0.0)
 
 
-def delays_s(seen: Evaluation) -> float:
+def largest_client_delay_s(seen: Evaluation) -> float:
     """How late the load generator was at most: its sends, its reads, its permits, its event loop."""
     main = seen.main
     known = [main["sent_at"] - main["admitted_at"], main["read_lag_us"] / 1e6]
@@ -125,12 +139,12 @@ def delays_s(seen: Evaluation) -> float:
     return max(*largest, BEYOND_P99 * loop_ms / 1e3, OFF_MS[1] / 1e3)
 
 
-def _certificates(seen: Evaluation) -> tuple[Bounds, Bounds]:
+def _certificates(seen: Evaluation) -> tuple[ErrorBounds, ErrorBounds]:
     """(of times from a send to a chunk, of gaps)."""
-    return together([health.certificate for health in seen.run.health]) or (UNCERTIFIED, UNCERTIFIED)
+    return combine_accuracies([health.certificate for health in seen.run.health]) or (UNCERTIFIED, UNCERTIFIED)
 
 
-def _widened(found: Found, off: float, off_above: float | None = None) -> Found:
+def _widened(found: ObservedValue, off: float, off_above: float | None = None) -> ObservedValue:
     """Each end further out by as much as any value may be off. ``off_above``: above, where that differs."""
     assert found.value is not None
     off_above = off if off_above is None else off_above
@@ -146,7 +160,7 @@ def _widened(found: Found, off: float, off_above: float | None = None) -> Found:
     return replace(found, ends=(low, high), beyond=beyond)
 
 
-def _of_paces(found: Found, off_s: float) -> Found | None:
+def _of_paces(found: ObservedValue, off_s: float) -> ObservedValue | None:
     """Of tokens a second of one user, each of which is 1 / ITL."""
     low, high = (found.value, found.value) if found.ends is None else found.ends
     if found.value is None or found.beyond is not None or found.worst is not None:
@@ -161,7 +175,7 @@ def _of_paces(found: Found, off_s: float) -> Found | None:
     return replace(found, ends=(slower(low), faster(high)))
 
 
-def _of_conditions(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
+def _of_conditions(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
     """Of a share of requests that meet conditions: each limit is moved either way by as much as its values may be off."""
     nearer, further = list[Condition](), list[Condition]()
     for condition in rule.given:
@@ -173,7 +187,7 @@ def _of_conditions(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
         nearer.append(msgspec.structs.replace(condition, number=condition.number + step))
         further.append(msgspec.structs.replace(condition, number=condition.number - step))
     both = [
-        figure(msgspec.structs.replace(rule, given=tuple(given)), _with_merged(rule, seen, best=best))
+        compute_rule_value(msgspec.structs.replace(rule, given=tuple(given)), _with_merged(rule, seen, best=best))
         for given, best in ((nearer, False), (further, True))
     ]
     reached = [end for one in both for end in (one.ends or (one.value, one.value))]
@@ -187,33 +201,33 @@ def _of_conditions(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
 def _with_merged(rule: Rule, seen: Evaluation, *, best: bool) -> Evaluation:
     """The requests with the values that chunks which came merged leave open, as they meet the conditions best, or least."""
     requests = seen.main.requests.copy()
-    every = Selection(requests, np.ones(len(requests), np.bool_))
+    every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     assert seen.verdict is not None
     for condition in rule.given:
         metric = BY_WORD[condition.metric].metric
         word = Rule(condition.metric, "<", 0.0, condition.unit)
-        if metric is None or not signals_of(seen.verdict, word) & {*OF_RECORDS}:
+        if metric is None or not find_touching_signals(seen.verdict, word) & {*OF_RECORDS}:
             continue
-        least, most = reach_of_merged(every, metric)
+        least, most = bound_coalesced_metric(every, metric)
         requests[metric.column] = (least if best == condition.op.startswith("<") else most) / metric.base
-    return seen._replace(main=Selection(requests, seen.main.chosen))
+    return seen._replace(main=RequestSelection(requests, seen.main.chosen))
 
 
 # -- by the stamps -----------------------------------------------------------------------------------------------------
 
 
-def _by_stamps(rule: Rule, found: Found, seen: Evaluation) -> Found:
+def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue:
     """As far as merged chunks can have come sooner than their stamps, and as the certificate says that stamps may be off."""
     assert found.value is not None
     seen = seen._replace(merged=True)
-    wide, part, (bounds, gap) = figure(rule, seen), selected(rule, seen.main), _certificates(seen)
+    wide, part, (bounds, gap) = compute_rule_value(rule, seen), select_requests(rule, seen.main), _certificates(seen)
     figures = [value for value in (found.value, wide.value, wide.worst) if value is not None]
     low, high = wide.ends or (min(figures), max(figures))
     if rule.metric in (ICL, ITL):
-        later = tokens_later(part.outcome(OK))
-        bounds = gap if rule.metric == ICL else spread(gap, later[np.isfinite(later)].tolist())
+        later = count_later_tokens(part.outcome(OK))
+        bounds = gap if rule.metric == ICL else spread_over_tokens(gap, later[np.isfinite(later)].tolist())
     if rule.percentile is None:
-        off_s = most_off(bounds, found.count, average=rule.stat == "avg") / 1e3
+        off_s = largest_error_ms(bounds, found.count, average=rule.stat == "avg") / 1e3
         low, high = None if low is None else low - off_s, None if high is None else high + off_s
     else:
         low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
@@ -224,7 +238,9 @@ def _by_stamps(rule: Rule, found: Found, seen: Evaluation) -> Found:
     return replace(found, ends=(low, high), size=wide.size, short=wide.short, beyond=beyond)
 
 
-def _certified(low: float | None, high: float | None, between: tuple[Gaps, Gaps], bounds: Bounds) -> Ends:
+def _certified(
+    low: float | None, high: float | None, between: tuple[GapCounts, GapCounts], bounds: ErrorBounds
+) -> Ends:
     """The interval of a percentile, each end as much wider as the percentile may be off that it is of all values at their
     least, or at their most."""
     least, most = between
@@ -237,26 +253,26 @@ def _certified(low: float | None, high: float | None, between: tuple[Gaps, Gaps]
     return low, high
 
 
-def _off_ms(values: Gaps, at: int, end_ms: float, bounds: Bounds) -> tuple[float, float]:
+def _off_ms(values: GapCounts, at: int, end_ms: float, bounds: ErrorBounds) -> tuple[float, float]:
     """(below, above) of the value with ``at`` smaller ones."""
 
     def quantile(percentile: float) -> float | None:
         return values.percentiles_ms([percentile])[0]
 
     percentile = 100 * at / max(values.count - 1, 1)
-    return ends(percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs)
+    return percentile_error_ends(percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs)
 
 
-def _extremes(rule: Rule, part: Selection, seen: Evaluation) -> tuple[Gaps, Gaps]:
+def _extremes(rule: Rule, part: RequestSelection, seen: Evaluation) -> tuple[GapCounts, GapCounts]:
     """All values of a rule's metric at their least, and at their most."""
-    least, most = Gaps(), Gaps()
+    least, most = GapCounts(), GapCounts()
     if rule.metric == ICL:
-        low, high, _ = gaps_of(part.outcome(OK, CUT), seen)
+        low, high, _ = collect_gaps(part.outcome(OK, CUT), seen)
         for all_, some in ((least, low), (most, high)):
             for one in some:
                 all_.merge(one)
     else:
-        known = bounds_of(rule, part, seen)
+        known = bound_rule_values(rule, part, seen)
         for all_, values, whole in ((least, known.low, np.floor), (most, known.high, np.ceil)):
             all_.add(whole(np.clip(values * 1e6, 0, ENDLESS_US)).astype(np.int64))
     return least, most

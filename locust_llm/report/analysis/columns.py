@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.core.failures import kind_of
+from locust_llm.core.failures import generalise_failure_message
 from locust_llm.core.record import OK, RETRIED, Record
 from locust_llm.core.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
-from locust_llm.report.reading import Felt, felt, tells, tokens_of
+from locust_llm.report.reading import Readability, has_token_times, list_token_runs, measure_readability
 from locust_llm.report.server_columns import ServerColumns, ServerTable
-from locust_llm.report.server_columns import joined as joined_server
-from locust_llm.slo.reading import Reader
+from locust_llm.report.server_columns import join_server_columns as joined_server
+from locust_llm.slo.reading import ReadingPace
 
-from .gaps import Gaps, Ints
+from .gaps import GapCounts, Ints
 
 Names = tuple[str, ...]
 Floats = NDArray[np.float64]
@@ -32,39 +32,39 @@ SUMMARY_TEXTS: Final = tuple(column.name for column in SUMMARY_COLUMNS if column
 SINGLE_PRECISION: Final = frozenset(column.name for column in RECORD_COLUMNS if column.single_precision)
 
 BLOCK: Final = 2**10
-READER: Final = Reader()
+READER: Final = ReadingPace()
 MAX_KINDS: Final = 1000
 """Kinds of error messages that are kept."""
 
 
 @dataclass(frozen=True)
-class Blurred:
+class CoalescedGaps:
     """Gaps next to a chunk that came more than one to a read: each lies between two bounds."""
 
-    least: Gaps
-    most: Gaps
+    least: GapCounts
+    most: GapCounts
 
-    def merge(self, other: "Blurred") -> None:
+    def merge(self, other: "CoalescedGaps") -> None:
         self.least.merge(other.least)
         self.most.merge(other.most)
 
 
 @dataclass(frozen=True)
-class Columns:
+class RequestColumns:
     """What the arithmetic needs of a run's records."""
 
     requests: pd.DataFrame
     """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN where there is none.
     ``message`` is the first message of its kind (``kind_of``)."""
-    gaps: dict[str, Gaps]
+    gaps: dict[str, GapCounts]
     """By phase: the sharp gaps of the successful requests."""
-    blurred: dict[str, Blurred]
+    blurred: dict[str, CoalescedGaps]
     """By phase: the others of these requests."""
     server: ServerColumns
     """What the server reported of each request with its answer."""
 
 
-def collect(records: Iterable[Record], reader: Reader = READER) -> Columns:
+def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> RequestColumns:
     """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried again are left out."""
     table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
     streams, server = _Streams(reader), ServerTable()
@@ -78,15 +78,15 @@ def collect(records: Iterable[Record], reader: Reader = READER) -> Columns:
     requests = table.frame()
     requests["longest_stall_s"] = stalls
     _add(requests, streams.felt)
-    return Columns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
+    return RequestColumns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
 
 
-def _add(requests: pd.DataFrame, what: Felt) -> None:
-    for name, column in zip(Felt._fields, what, strict=True):
+def _add(requests: pd.DataFrame, what: Readability) -> None:
+    for name, column in zip(Readability._fields, what, strict=True):
         requests[name] = column
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
+def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     """What ``collect`` would have made of the records of all parts, one after the other. The parts are spent."""
     tables = [part.requests for part in parts]
     columns: dict[str, object] = {}
@@ -99,19 +99,19 @@ def joined(parts: Sequence[Columns]) -> Columns:
             columns[name] = _categorical(np.concatenate(which), codes)
         else:
             columns[name] = np.concatenate([some.to_numpy() for some in values])
-    gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
+    gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
     for part in parts:
         for phase, some in part.gaps.items():
             gaps[phase].merge(some)
-    blurred = {phase: Blurred(Gaps(), Gaps()) for part in parts for phase in part.blurred}
+    blurred = {phase: CoalescedGaps(GapCounts(), GapCounts()) for part in parts for phase in part.blurred}
     for part in parts:
         for phase, others in part.blurred.items():
             blurred[phase].merge(others)
     server = joined_server([part.server for part in parts])
-    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server)
+    return RequestColumns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server)
 
 
-def frames(records: Iterable[Record], reader: Reader = READER) -> tuple[pd.DataFrame, pd.DataFrame]:
+def make_data_frames(records: Iterable[Record], reader: ReadingPace = READER) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two chunks).
 
     requests: all RECORD_COLUMNS, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
@@ -147,7 +147,10 @@ def frames(records: Iterable[Record], reader: Reader = READER) -> tuple[pd.DataF
     )
 
 
-KIND_OF: Final[dict[str, Callable[[str], str]]] = {"error": kind_of, "rejected": kind_of}
+KIND_OF: Final[dict[str, Callable[[str], str]]] = {
+    "error": generalise_failure_message,
+    "rejected": generalise_failure_message,
+}
 
 
 class _Codes(dict[str | None, int]):
@@ -230,14 +233,14 @@ class _Streams:
     """The chunks of many requests end to end, from which gaps and stalls are taken block by block: as
     ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ReadingPace) -> None:
         self._reader = reader
-        self._felt: list[Felt] = []
+        self._felt: list[Readability] = []
         self._tokens: list[tuple[int, Sequence[tuple[float, int]]]] = []
         """(first chunk, runs) of those with several tokens a chunk."""
         self._untold: list[int] = []
-        self._gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
-        self._bounds: defaultdict[str, Blurred] = defaultdict(lambda: Blurred(Gaps(), Gaps()))
+        self._gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
+        self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(lambda: CoalescedGaps(GapCounts(), GapCounts()))
         self._stalls = array("d")
         self._us = array("q")
         self._counts: list[int] = []
@@ -249,9 +252,9 @@ class _Streams:
         if record.merged:
             here = len(self._us)
             self._blurred.extend((here + index, earliest) for index, earliest in record.merged)
-        if not tells(record):
+        if not has_token_times(record):
             self._untold.append(len(self._counts))
-        if several := tokens_of(record):
+        if several := list_token_runs(record):
             self._tokens.append((len(self._us), several))
         self._us.fromlist(list(chunk_us))  # half the time of extend
         self._counts.append(len(chunk_us))
@@ -259,22 +262,22 @@ class _Streams:
         if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
             self._settle()
 
-    def result(self) -> tuple[dict[str, Gaps], dict[str, Blurred], Floats]:
+    def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], Floats]:
         """(the sharp gaps of each phase, the others, the longest stall of each request; NaN below two chunks)."""
         self._settle()
         return dict(self._gaps), dict(self._bounds), np.frombuffer(self._stalls, np.float64)
 
     @property
-    def felt(self) -> Felt:
+    def felt(self) -> Readability:
         """Of each request, once ``result`` was asked for."""
-        return Felt(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
+        return Readability(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
 
     def _feel(self, us: Ints, count: Ints) -> None:
         tokens = np.ones(len(us))
         for begin, runs in self._tokens:
             each = np.repeat([size for size, _ in runs], [chunks for _, chunks in runs])
             tokens[begin : begin + len(each)] = np.maximum(each, 1)
-        found = felt(us, tokens, count, self._reader)
+        found = measure_readability(us, tokens, count, self._reader)
         for column in found:
             column[self._untold] = np.nan
         self._felt.append(found)

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.core.text import brief, digits_apart
+from locust_llm.core.text import digits_to_tell_apart, format_brief
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
-from .baseline import condition_changes
+from .baseline import find_condition_differences
 from .correlation import RISES
-from .slo_figures import Evaluation, Found, figure, too_few
+from .slo_figures import Evaluation, ObservedValue, compute_rule_value, explain_missing_end
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -28,11 +28,11 @@ HARDLY: Final = 0.01
 """A smaller difference, as a share of the base's figure, is hardly one, however sure it is."""
 
 
-class Change(NamedTuple):
+class MetricChange(NamedTuple):
     """From one run to another, in seconds, a share of 1, or a number a second."""
 
-    base: Found
-    here: Found
+    base: ObservedValue
+    here: ObservedValue
     difference: float | None = None
     """None: there is nothing to compare, and ``note`` says why."""
     ends: Ends | None = (None, None)
@@ -55,13 +55,13 @@ class Change(NamedTuple):
         return "hardly " * hardly + (WORSE if (low > 0) == rule.less_is_better else BETTER)
 
 
-def change(rule: Rule, base: Evaluation, here: Evaluation) -> Change:
+def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChange:
     """Of the figure that a rule is about; its limit plays no part."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
-    old, new = figure(rule, base), figure(rule, here)
+    old, new = compute_rule_value(rule, base), compute_rule_value(rule, here)
     if old.value is None or new.value is None:
-        return Change(old, new, note=f"in the base, {old.note}" if new.value is not None else f"here, {new.note}")
-    known = Change(old, new, _minus(new.value, old.value), ratio=_over(new.value, old.value))
+        return MetricChange(old, new, note=f"in the base, {old.note}" if new.value is not None else f"here, {new.note}")
+    known = MetricChange(old, new, _minus(new.value, old.value), ratio=_over(new.value, old.value))
     if old.ends is None or new.ends is None:
         return known._replace(ends=None, ratio_ends=None)
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
@@ -69,7 +69,7 @@ def change(rule: Rule, base: Evaluation, here: Evaluation) -> Change:
     return known._replace(ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new))
 
 
-def difference_ends(old: Found, new: Found) -> Ends:
+def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most that it may be."""
     (old_low, old_least, old_most, old_high), (low, least, most, high) = _reach(old), _reach(new)
     if not all(map(math.isfinite, (old_low, old_high, low, high))):
@@ -90,7 +90,7 @@ def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
     return low, high
 
 
-def ratio_ends(old: Found, new: Found) -> Ends:
+def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     """Of ``new`` over ``old``: the same on a scale of logarithms."""
     (old_low, old_least, old_most, old_high), (low, least, most, high) = _reach(old), _reach(new)
     if not all(0 < value < math.inf for value in (old_low, old_least, old_most, old_high, low, least, most, high)):
@@ -101,7 +101,7 @@ def ratio_ends(old: Found, new: Found) -> Ends:
     )
 
 
-def _reach(found: Found) -> tuple[float, float, float, float]:
+def _reach(found: ObservedValue) -> tuple[float, float, float, float]:
     """(lower end, the least and the most that the figure may be, upper end)."""
     assert found.value is not None
     assert found.ends is not None
@@ -112,19 +112,21 @@ def _reach(found: Found) -> tuple[float, float, float, float]:
     return max(low, 0.0), least, most, high
 
 
-def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
+def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> ObservedValue:
     """By how much the figure of a rule is worse than its base's: a share of that, or in the unit of the figure; negative
     if it is better. Nothing where the runs differ in what is reason enough for it."""
     if told := [
-        f"{d.what} ({d.base} in {rule.base}, {d.here} here)" for d in condition_changes(base, here) if d.decisive
+        f"{d.what} ({d.base} in {rule.base}, {d.here} here)"
+        for d in find_condition_differences(base, here)
+        if d.decisive
     ]:
-        return Found(None, note=f"the runs differ in {'; '.join(told)}")
-    found = change(rule, base, here)
+        return ObservedValue(None, note=f"the runs differ in {'; '.join(told)}")
+    found = measure_change(rule, base, here)
     base_is, here_is = found.base.value, found.here.value
     if found.difference is None or found.ratio is None or base_is is None or here_is is None:
-        return Found(None, note=found.note)
+        return ObservedValue(None, note=found.note)
     if rule.unit == "%" and math.isinf(found.ratio) and not base_is:
-        return Found(
+        return ObservedValue(
             None, note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in another unit"
         )
     value, reach, nothing = (
@@ -136,23 +138,23 @@ def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
         reach = low, high
     measure = BY_WORD[rule.metric]
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
-    digits = digits_apart(here_is, base_is, digits=4)
-    here_said, base_said = (brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is))
+    digits = digits_to_tell_apart(here_is, base_is, digits=4)
+    here_said, base_said = (format_brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is))
     told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
     trend = RISES if found.here.trend and (found.here.trend == RISES) == rule.less_is_better else ""
-    return Found(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)), trend=trend)
+    return ObservedValue(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)), trend=trend)
 
 
-def _few(rule: Rule, found: Found, where: str) -> str:
+def _few(rule: Rule, found: ObservedValue, where: str) -> str:
     """Why there is no interval, if there are too few values for one."""
     if found.ends is None or None not in found.ends:
         return ""
     if found.note:
         return f"{where}, {found.note}"
-    return f"{where}, {too_few(rule, found)}"
+    return f"{where}, {explain_missing_end(rule, found)}"
 
 
-def _unsettled(old: Found, new: Found) -> str:
+def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
     """What makes either figure less than that of a steady run."""
     sides = [
         f"{found.trend} over the run {where}" for found, where in ((old, "in the base"), (new, "here")) if found.trend
@@ -160,7 +162,7 @@ def _unsettled(old: Found, new: Found) -> str:
     return "; ".join(filter(None, (f"it {', and '.join(sides)}" if sides else "", _cut(old, new))))
 
 
-def _cut(old: Found, new: Found) -> str:
+def _cut(old: ObservedValue, new: ObservedValue) -> str:
     """Which of two figures cut requests leave open."""
     sides = [
         f"{found.cut} {where}" for found, where in ((old, "in the base"), (new, "here")) if found.worst is not None

@@ -23,9 +23,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.slo.intervals import TAIL_FAR, Ends, beyond, binomial_shares, rank_shares, student_quantile, tail_of
+from locust_llm.slo.intervals import (
+    TAIL_FAR,
+    Ends,
+    binomial_shares,
+    extrapolate_bound,
+    normal_tail,
+    rank_shares,
+    student_quantile,
+)
 
-from .selection import Floats, value_at
+from .selection import Floats, interpolate_value
 
 MIN_VALUES: Final = 8
 """Of fewer values nothing can be said of their correlation."""
@@ -73,7 +81,7 @@ RISES: Final = "rises"
 FALLS: Final = "falls"
 
 
-class Worth(NamedTuple):
+class EffectiveSampleSize(NamedTuple):
     """What correlated values are worth."""
 
     size: float
@@ -93,7 +101,7 @@ class Worth(NamedTuple):
         return 1 / max((1 / self.cosines + lost) * estimated, 1e-4)
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A 95 % interval. None: it has no such end, as there are too few values."""
 
     low: float | None
@@ -109,31 +117,31 @@ class Interval(NamedTuple):
         return self.low, self.high
 
 
-NONE: Final = Interval(None, None)
+NONE: Final = ConfidenceInterval(None, None)
 
 
 # -- what a series is worth ----------------------------------------------------------------------------------------------
 
 
-def worth(series: Floats, overall: float, *, without: bool = False) -> Worth:
+def effective_sample_size(series: Floats, overall: float, *, without: bool = False) -> EffectiveSampleSize:
     """Of the mean of ``series`` (in the order of time). ``overall``: the effective sample size of the values that it is
     made of, by their ranks. ``without``: of what is left without the slowest cosine."""
     n, variance = len(series), float(series.var())
     short = overall < SHORT
     if _constant(series):
-        return Worth(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
+        return EffectiveSampleSize(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
     power, most = _power(series, without=without)
     if short:
         cosines = min(MIN_COSINES, most)
-        return Worth(min(n * variance / _mean(power, cosines), n, max(overall, 2.0)), cosines, True, n)
+        return EffectiveSampleSize(min(n * variance / _mean(power, cosines), n, max(overall, 2.0)), cosines, True, n)
     size = overall
     for _ in range(3):
         cosines = max(min(int(min(size, overall) * COSINES), most), min(MIN_COSINES, most))
         size = min(n * variance / _mean(power, cosines), float(n))
-    return Worth(size, cosines, False, n)
+    return EffectiveSampleSize(size, cosines, False, n)
 
 
-def size_by_ranks(values: Floats, *, without: bool = False) -> float:
+def effective_size_by_ranks(values: Floats, *, without: bool = False) -> float:
     """Effective sample size of the mean rank of these values, in the order of time: the sum of their autocorrelations up to
     WINDOW correlation times (Sokal, Monte Carlo methods in statistical mechanics, 1989, section 3)."""
     n, ranks = len(values), _ranks(values)
@@ -153,7 +161,7 @@ def size_by_ranks(values: Floats, *, without: bool = False) -> float:
     return min(float(n), n * variance / max(long_run, variance * 1e-9))
 
 
-def trend(values: Floats) -> str:
+def detect_trend(values: Floats) -> str:
     """RISES or FALLS if the slowest cosine of the values' ranks, half a wave over the run, is too strong for a steady run
     with their correlation; else empty."""
     if len(values) < MIN_VALUES:
@@ -162,7 +170,7 @@ def trend(values: Floats) -> str:
     if _constant(_cells(ranks)[0]):
         return ""
     coefficients, most = _cosines(ranks)
-    cosines = max(min(int(size_by_ranks(values) * COSINES), most - 1), min(MIN_COSINES, most - 1))
+    cosines = max(min(int(effective_size_by_ranks(values) * COSINES), most - 1), min(MIN_COSINES, most - 1))
     rest = float(np.mean(coefficients[1 : cosines + 1] ** 2)) if cosines else 0.0
     slow = float(coefficients[0])
     if slow * slow <= student_quantile(float(cosines), TAIL_TREND) ** 2 * rest or rest <= 0:
@@ -170,19 +178,21 @@ def trend(values: Floats) -> str:
     return RISES if slow < 0 else FALLS
 
 
-def _with_trend(trend: str, interval: Callable[[bool], Interval]) -> Interval:
+def _with_trend(trend: str, interval: Callable[[bool], ConfidenceInterval]) -> ConfidenceInterval:
     """``interval(without)``: of the values with or without their slowest cosine."""
     if not trend:
         return interval(False)
     whole, without = interval(False), interval(True)
     lower, upper = (whole, without) if trend == FALLS else (without, whole)
-    return Interval(lower.low, upper.high, without.size, without.short, upper.beyond)
+    return ConfidenceInterval(lower.low, upper.high, without.size, without.short, upper.beyond)
 
 
 # -- intervals -----------------------------------------------------------------------------------------------------------
 
 
-def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: int = 1) -> Interval:
+def estimate_percentile_interval(
+    values: Floats, percentile: float, *, trend: str = "", looks: int = 1
+) -> ConfidenceInterval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
     share = percentile / 100
@@ -190,36 +200,36 @@ def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: 
         return NONE
     if percentile < 50:
         other = {RISES: FALLS, FALLS: RISES}.get(trend, "")
-        found = of_percentile(-values, 100 - percentile, trend=other, looks=looks)
+        found = estimate_percentile_interval(-values, 100 - percentile, trend=other, looks=looks)
         high, low, far = (None if end is None else -end for end in (found.low, found.high, found.beyond))
-        return Interval(low, high, found.size, found.short, far)
+        return ConfidenceInterval(low, high, found.size, found.short, far)
     return _with_trend(trend, lambda without: _of_percentile(values, share, looks, without=without))
 
 
-def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -> Interval:
-    n, overall, ordered = len(values), size_by_ranks(values, without=without), np.sort(values)
+def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -> ConfidenceInterval:
+    n, overall, ordered = len(values), effective_size_by_ranks(values, without=without), np.sort(values)
 
-    def indicator(level: float) -> Worth:
-        return worth((values <= level).astype(np.float64), overall, without=without)
+    def indicator(level: float) -> EffectiveSampleSize:
+        return effective_sample_size((values <= level).astype(np.float64), overall, without=without)
 
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
     here, calm = indicator(at), _calm(values, overall, without=without)
     low, high = _shares(here, share, looks, calm=calm)
-    near = at if low is None else value_at(ordered, low, up=False)
+    near = at if low is None else interpolate_value(ordered, low, up=False)
     if near < at and (size := min(indicator(near).size, here.size * MAX_NEAR)) > here.size:
         low, _ = _shares(here._replace(size=math.sqrt(size * here.size)), share, looks, calm=calm)
-    far = ordered[-MIN_ABOVE] if high is None else min(value_at(ordered, high, up=True), ordered[-MIN_ABOVE])
+    far = ordered[-MIN_ABOVE] if high is None else min(interpolate_value(ordered, high, up=True), ordered[-MIN_ABOVE])
     if far > at and not calm:
         there = indicator(far)
         if there.size < here.size:
             _, high = _shares(there._replace(size=max(there.size, here.size / MAX_FAR)), share, looks)
     room = 1.0 if (size := min(here.size, overall)) >= SHORT else ROOM_OF_SHORT
-    return Interval(
-        None if low is None else value_at(ordered, low, up=False),
-        None if high is None else value_at(ordered, high, up=True),
+    return ConfidenceInterval(
+        None if low is None else interpolate_value(ordered, low, up=False),
+        None if high is None else interpolate_value(ordered, high, up=True),
         here.size,
         here.short,
-        None if high is not None else beyond(float(ordered[-1]), size, share, TAIL_FAR / looks, room),
+        None if high is not None else extrapolate_bound(float(ordered[-1]), size, share, TAIL_FAR / looks, room),
     )
 
 
@@ -228,10 +238,10 @@ def _calm(values: Floats, overall: float, *, without: bool) -> bool:
     if overall < SHORT:
         return False
     large = np.partition(values, place := math.ceil(LARGE * len(values)) - 1)[place]
-    return overall < CALM * worth((values <= large).astype(np.float64), overall, without=without).size
+    return overall < CALM * effective_sample_size((values <= large).astype(np.float64), overall, without=without).size
 
 
-def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
+def estimate_mean_interval(values: Floats, *, trend: str = "", looks: int = 1) -> ConfidenceInterval:
     """Of a mean of ``values`` that are not negative, in the order of time: Student's t, moved by their skewness (Hall, On
     the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 1992, in its first order)."""
     n = len(values)
@@ -239,15 +249,15 @@ def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
         return NONE
     mean = float(values.mean())
     if not math.isfinite(mean):
-        return Interval(mean, mean, float(n))
+        return ConfidenceInterval(mean, mean, float(n))
     return _with_trend(trend, lambda without: _of_mean(values, mean, looks, without=without))
 
 
-def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> Interval:
-    overall, variance = size_by_ranks(values, without=without), float(values.var())
-    found = worth(values, overall, without=without)
+def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> ConfidenceInterval:
+    overall, variance = effective_size_by_ranks(values, without=without), float(values.var())
+    found = effective_sample_size(values, overall, without=without)
     if _constant(values):
-        return Interval(mean, mean, found.size, found.short)
+        return ConfidenceInterval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
     skew = min(max(float(np.mean((values - mean) ** 3)) / variance**1.5, 0.0), 4.0) / math.sqrt(found.size)
     near, far = _tails(found, looks)
@@ -255,10 +265,12 @@ def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> Inter
     lost = FEW_EXCURSIONS if _calm(values, overall, without=without) else EXCURSIONS
     t_high = student_quantile(found.freedom(lost / (found.size * MEAN_SHARE)), far)
     low = mean - error * (t_low - min(skew / 6 * (2 * t_low**2 + 1), t_low / 2))
-    return Interval(max(0.0, low), mean + error * (t_high + skew / 6 * (2 * t_high**2 + 1)), found.size, found.short)
+    return ConfidenceInterval(
+        max(0.0, low), mean + error * (t_high + skew / 6 * (2 * t_high**2 + 1)), found.size, found.short
+    )
 
 
-def of_share(ones: Floats, *, trend: str = "", looks: int = 1) -> Interval:
+def estimate_share_interval(ones: Floats, *, trend: str = "", looks: int = 1) -> ConfidenceInterval:
     """Of the share of ones in a series of zeros and ones, in the order of time: binomial ends of as many requests as
     these are worth. A run in which all are equal shows no correlation."""
     if not len(ones):
@@ -266,10 +278,14 @@ def of_share(ones: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     return _with_trend(trend, lambda without: _of_share(ones, looks, without=without))
 
 
-def _of_share(ones: Floats, looks: int, *, without: bool) -> Interval:
+def _of_share(ones: Floats, looks: int, *, without: bool) -> ConfidenceInterval:
     n, share = len(ones), float(ones.mean())
-    overall = size_by_ranks(ones, without=without)
-    found = worth(ones, overall, without=without) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
+    overall = effective_size_by_ranks(ones, without=without)
+    found = (
+        effective_sample_size(ones, overall, without=without)
+        if n >= MIN_VALUES
+        else EffectiveSampleSize(float(n), 1, False, n)
+    )
     rare = max(found.size * min(share, 1 - share), 1e-9)
     lost = (FEW_EXCURSIONS, EXCURSIONS) if share <= 0.5 else (EXCURSIONS, FEW_EXCURSIONS)
     near, far = _tails(found, looks) if share <= 0.5 else _tails(found, looks)[::-1]
@@ -278,10 +294,10 @@ def _of_share(ones: Floats, looks: int, *, without: bool) -> Interval:
         for lost_, tail in zip(lost, (near, far), strict=True)
     ]
     low, high = binomial_shares(share * found.size, found.size, *tails)
-    return Interval(low, high, found.size, found.short)
+    return ConfidenceInterval(low, high, found.size, found.short)
 
 
-def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
+def estimate_rate_interval(amounts: Floats, *, trend: str = "", looks: int = 1) -> ConfidenceInterval:
     """Of the mean amount of equal stretches of time, one after the other: Student's t. What a full server does in one
     second it does not in the next, so they may be worth more than their number."""
     if len(amounts) < MIN_VALUES:
@@ -290,20 +306,20 @@ def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     return found._replace(low=None if found.low is None else max(0.0, found.low))
 
 
-def _of_rate(amounts: Floats, looks: int, *, without: bool) -> Interval:
+def _of_rate(amounts: Floats, looks: int, *, without: bool) -> ConfidenceInterval:
     n, mean, variance = len(amounts), float(amounts.mean()), float(amounts.var())
     if _constant(amounts):
-        return Interval(mean, mean, float(n))
+        return ConfidenceInterval(mean, mean, float(n))
     power, most = _power(amounts, without=without)
-    overall = size_by_ranks(amounts, without=without)
+    overall = effective_size_by_ranks(amounts, without=without)
     cosines = max(min(int(overall * COSINES), most), min(MIN_COSINES, most))
     error = math.sqrt(_mean(power, cosines) / n)
     tail = (TAIL_SHORT if overall < MIN_VALUES else (TAIL_NEAR + TAIL_FAR) / 2) / looks
     reach = student_quantile(float(cosines), tail) * error
-    return Interval(mean - reach, mean + reach, n * variance / (error * error * n), overall < MIN_VALUES)
+    return ConfidenceInterval(mean - reach, mean + reach, n * variance / (error * error * n), overall < MIN_VALUES)
 
 
-def of_ratio(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 1) -> Interval:
+def estimate_ratio_interval(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 1) -> ConfidenceInterval:
     """Of sum over sum of equal stretches, one after the other: of the first-order error of a ratio (Cochran, Sampling
     Techniques, 3rd ed., section 6.5)."""
     n, whole = len(amounts), float(weights.sum())
@@ -316,24 +332,24 @@ def of_ratio(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 
     assert found.low is not None
     assert found.high is not None
     low, high = ratio + (found.low - mean) / mean, ratio + (found.high - mean) / mean
-    return Interval(low, high, found.size, found.short)
+    return ConfidenceInterval(low, high, found.size, found.short)
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------------
 
 
-def _tails(found: Worth, looks: int) -> tuple[float, float]:
+def _tails(found: EffectiveSampleSize, looks: int) -> tuple[float, float]:
     """What may lie beyond either end, of an interval that is one of so many looks (Settings.looks)."""
     near, far = (TAIL_SHORT, TAIL_SHORT) if found.short else (TAIL_NEAR, TAIL_FAR)
     return near / looks, far / looks
 
 
-def _tail(found: Worth, lost: float, tail: float) -> float:
+def _tail(found: EffectiveSampleSize, lost: float, tail: float) -> float:
     """The tail of a normal distribution that Student's t has there."""
-    return tail_of(student_quantile(found.freedom(lost), tail))
+    return normal_tail(student_quantile(found.freedom(lost), tail))
 
 
-def _shares(found: Worth, share: float, looks: int, *, calm: bool = False) -> Ends:
+def _shares(found: EffectiveSampleSize, share: float, looks: int, *, calm: bool = False) -> Ends:
     """Between which shares of the values, in order, the percentile of ``share`` (a half and more) lies."""
     near, far = _tails(found, looks)
     rare = found.size * (1 - share)

@@ -8,14 +8,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.core.record import CUT, FAILURES, OK
-from locust_llm.core.run import Offer, Run
+from locust_llm.core.run import OpenLoopSchedule, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.results.load import Delivery, Overload
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, PERMIT_LAG, Verdict
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, PERMIT_LAG, ClientVerdict
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.slo.doubt import DELAYS
 
-from .selection import Floats, Selection, mean
+from .selection import Floats, RequestSelection, mean_of_known
 
 MIN_DELIVERED_SHARE: Final = 0.98
 """Share of the schedule that counts as delivered."""
@@ -44,7 +44,7 @@ CLIENT: Final = "client"
 BURST: Final = "end"
 
 
-def arrivals(s: Settings) -> str:
+def describe_arrivals(s: Settings) -> str:
     """The arrivals of an open loop in words; empty for a closed one."""
     if s.fixed_schedule:
         speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
@@ -60,7 +60,7 @@ def arrivals(s: Settings) -> str:
     return f"{s.request_rate:g}/s {pattern}" if s.request_rate else ""
 
 
-def rate_per_s(run: Run) -> float | None:
+def find_requested_rate(run: Run) -> float | None:
     """The rate asked for; of a series or a trace the mean of what was due; None for a closed loop."""
     s = run.settings
     if not s.open_loop:
@@ -70,7 +70,9 @@ def rate_per_s(run: Run) -> float | None:
     return s.user_centric_rate or s.request_rate
 
 
-def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None) -> Delivery | None:
+def measure_delivery(
+    main: RequestSelection, run: Run, verdict: ClientVerdict | None, through: RequestSelection | None = None
+) -> Delivery | None:
     """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
     they were due. None for a closed loop, and before anything was due.
 
@@ -87,7 +89,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
     in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
     completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
     per_s = offer.due / offer.duration_s
-    ttft_s, request_s = mean(main.outcome(OK)["ttft_s"]), mean(tried["closed_at"] - tried["asked_at"])
+    ttft_s, request_s = mean_of_known(main.outcome(OK)["ttft_s"]), mean_of_known(tried["closed_at"] - tried["asked_at"])
     think_s = run.settings.session_turn_delay_mean / 1e3 * later
     busy_s = None if request_s is None else request_s * turns + think_s
     limit = _mean_limit(run, offer.duration_s)
@@ -108,7 +110,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
         users_needed=None if busy_s is None else per_s * busy_s,
         users=offer.most_users,
         busy_s=busy_s,
-        gate_wait_s=None if limit is None else mean(tried["gate_wait_s"]),
+        gate_wait_s=None if limit is None else mean_of_known(tried["gate_wait_s"]),
         out_of_users=offer.out_of_users,
         completed_share=completed / offer.due,
         expected=float(offer.due),
@@ -117,15 +119,21 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
         return found if found.share >= MIN_DELIVERED_SHARE else replace(found, cause=_cause(found, run, verdict))
     if found.share >= MIN_DELIVERED_SHARE:
         due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
-        found = replace(found, overload=fell_behind(due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s))
-    elif (cause := _cause(found, run, verdict)) == USERS and (overload := without_users(tried, run, offer)) is not None:
+        found = replace(
+            found, overload=detect_any_overload(due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s)
+        )
+    elif (cause := _cause(found, run, verdict)) == USERS and (
+        overload := detect_overload_before_users(tried, run, offer)
+    ) is not None:
         found = replace(found, cause=SERVER, overload=overload)
     else:
-        found = replace(found, cause=cause, overload=None if cause in (GATE, USERS) else with_less(tried, run, offer))
+        found = replace(
+            found, cause=cause, overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer)
+        )
     return found if found.overload is not None else _of_expected(found, arrived, run)
 
 
-def _left_at_gate(main: Selection, run: Run, unsent: int) -> int:
+def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
     """Of so many arrivals that were not sent, though they found a user, those that waited at the gate. Those that the end of
     the run turned away have no record; those that it cut have one, without an admission."""
     requests = main.requests
@@ -133,20 +141,20 @@ def _left_at_gate(main: Selection, run: Run, unsent: int) -> int:
     return max(0, min(unsent, run.turned_away + main.only(waited).size))
 
 
-def _of_expected(found: Delivery, arrived: Selection, run: Run) -> Delivery:
+def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
     """The share that was completed, without what any server that keeps up has in flight at the stop: it is no sign that one
     falls behind, and in a short run much of what was due."""
     if not arrived.size:
         return found
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
-    explained = round(float(filled(due_s, over_s, found.duration_s).mean()))
+    explained = round(float(count_due_in_service(due_s, over_s, found.duration_s).mean()))
     left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
     expected = float(found.due - left_out)
     known = expected >= MIN_EXPECTED_SHARE * found.due
     return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
 
 
-def _on_their_way(arrived: Selection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
+def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
     """Requests in flight at the stop that the server answered in the grace period, or that the end of it cut before they
     had as much time as one of the first that were answered. What a server that died has in flight is none of it."""
     outcomes = arrived.requests["outcome"][arrived.chosen]
@@ -157,7 +165,7 @@ def _on_their_way(arrived: Selection, due_s: Floats, over_s: Floats, duration_s:
     return int(((due_s <= duration_s) & (over_s > duration_s) & (ok | young)).sum())
 
 
-def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
+def detect_overload_before_users(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
     """Whether the server fell behind before all users were busy, after which no more requests can be in flight than there
     are users: then it is not for want of users that the rest was not sent. What waits for one counts as in flight."""
     due_s, asked_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at"))
@@ -167,39 +175,41 @@ def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     all_busy = asked_s[busy >= offer.most_users]
     busy_s = float(min(all_busy, default=math.inf))
     first_s = due_s + tried["ttft_from_due_s"]
-    if not busy_s < offer.duration_s or fell_behind(due_s, first_s, over_s, busy_s) is None:
+    if not busy_s < offer.duration_s or detect_any_overload(due_s, first_s, over_s, busy_s) is None:
         return None
     last_s = float(due_s.max())  # what found no user is what was due last
     unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
     due_s = np.concatenate([due_s, unsent_s])
     over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
-    middle, end = (in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
+    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
     return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
 
 
-def with_less(tried: Selection, run: Run, offer: Offer) -> Overload | None:
+def detect_overload_of_sent(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
     """Whether the server fell behind what was sent, though less was sent than offered, and late."""
     sent_s = tried["sent_at"] - run.profiling_at
     some = ~np.isnan(sent_s)
     over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
-    return fell_behind(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
+    return detect_any_overload(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
 
 
-def fell_behind(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+def detect_any_overload(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
     """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN: there was none), which
     shows where requests last as long as the run."""
     waited_s = np.where(np.isnan(first_s), over_s, first_s)
-    if (found := overload(due_s, over_s, duration_s)) is None and overload(due_s, waited_s, duration_s) is not None:
-        middle, end = (in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+    if (found := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
+        due_s, waited_s, duration_s
+    ) is not None:
+        middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
         found = Overload(in_flight_middle=middle, in_flight_end=end)
     return found
 
 
-def in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
+def count_in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
     return int((due_s <= moment).sum() - (over_s <= moment).sum())
 
 
-def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+def detect_overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
     """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due and when it ended, after
     the stop too, in seconds from the start; ``duration_s``: from there to the stop.
 
@@ -215,11 +225,11 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
     """
     if len(due_s) < FIRST:
         return None
-    middle, end = (in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
-    filling = filled(due_s, over_s, duration_s) - filled(due_s, over_s, duration_s / 2)
-    if queued(due_s, over_s, duration_s):
+    filling = count_due_in_service(due_s, over_s, duration_s) - count_due_in_service(due_s, over_s, duration_s / 2)
+    if has_queued_requests(due_s, over_s, duration_s):
         filling = filling.min(keepdims=True)
     error = math.sqrt(due + ended + float(filling.var()) / FIRST)
     if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
@@ -227,7 +237,7 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
     return Overload(in_flight_middle=middle, in_flight_end=end)
 
 
-def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
+def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats:
     """By each of the first requests, which found the server idle: how many were due within the time that it lasted before
     ``moment``. So many are in flight in a server that keeps up (Little's law, for any schedule)."""
     order = np.argsort(due_s, kind="stable")
@@ -236,7 +246,7 @@ def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
     return np.asarray(np.searchsorted(at, moment, side="right") - before)
 
 
-def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
+def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
     """Whether requests that ended by the stop were due early among those which lasted as long or longer, so far at least:
     so it is in a queue, and not where the lengths of answers decide how long one lasts.
 
@@ -254,11 +264,11 @@ def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
     return sum(places) < EARLY * len(places) and chance < CHANCE
 
 
-def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
+def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
     """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
     well. Only where it was late itself is the load generator a cause: merged chunks keep nobody from sending."""
     late_permits = verdict is not None and PERMIT_LAG in verdict.signals  # then the gate was free for those at it
-    if held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
+    if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
         return GATE
     late = _level_of_delays(verdict)
     busiest = max((health.cpu_share for health in run.health), default=0.0)
@@ -271,7 +281,7 @@ def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
     return BURST if late == FINE else CLIENT
 
 
-def _level_of_delays(verdict: Verdict | None) -> str:
+def _level_of_delays(verdict: ClientVerdict | None) -> str:
     """The client verdict by the delays of the load generator alone."""
     if verdict is None:
         return FINE
@@ -281,7 +291,7 @@ def _level_of_delays(verdict: Verdict | None) -> str:
     return max(levels, key=LEVELS.index, default=FINE)
 
 
-def held_by_limit(d: Delivery) -> bool:
+def is_held_by_limit(d: Delivery) -> bool:
     """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
     return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (d.prefill_limit or math.inf)
 

@@ -15,7 +15,7 @@ MAX_VALUES: Final = 2**21
 whole microseconds, mostly below 0.1 s, only some 100,000 different ones: it stays exact."""
 
 
-class Gaps:
+class GapCounts:
     """Counts of gaps in whole microseconds.
 
     Percentiles interpolate linearly between neighbouring values, like numpy's default. They are exact up to
@@ -123,10 +123,10 @@ class Gaps:
         self._values, self._counts = _summed([self._values, values], [self._counts, counts])
         self._exact = self._exact and len(self._values) <= self._different
         if not self._exact:
-            self._values, self._counts = _summed([three_digits(self._values)], [self._counts])
+            self._values, self._counts = _summed([round_array_to_three_digits(self._values)], [self._counts])
 
 
-def three_digits(values: Ints) -> Ints:
+def round_array_to_three_digits(values: Ints) -> Ints:
     """Rounded to three significant digits: 123,456 becomes 123,000."""
     digits = np.floor(np.log10(np.maximum(values, 1))).astype(np.int64)
     step: Ints = np.power(10, np.maximum(digits - 2, 0))

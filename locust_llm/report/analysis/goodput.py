@@ -8,15 +8,15 @@ from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
 from locust_llm.slo.rules import Rules
 
-from .censoring import Bounds, amounts, hits
-from .slo_figures import Evaluation, figure
-from .summary import Good, Row
+from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits
+from .slo_figures import Evaluation, compute_rule_value
+from .summary import GoodRequests, Row
 
 MIN_PERCENTILE: Final = 90.0
 """A limit on a higher percentile is meant for nearly every request; one on the median is not."""
 
 
-def good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
+def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
     """(conditions of a good request, their source); empty without a definition.
 
     From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies of nearly every request
@@ -44,18 +44,18 @@ def _for_each(rule: Rule) -> bool:
     return at_most and most and rule.decides and not rule.where
 
 
-def good_requests(seen: Evaluation) -> Good | None:
+def measure_goodput(seen: Evaluation) -> GoodRequests | None:
     """Attainment and goodput of these requests; None without a definition or a value."""
-    conditions, source = good_request(seen.run.settings.rules)
+    conditions, source = define_good_request(seen.run.settings.rules)
     if not conditions:
         return None
-    share = figure(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
-    rate = figure(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
+    share = compute_rule_value(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
+    rate = compute_rule_value(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
     if share.value is None or rate.value is None:
         return None
     low, high = rate.ends or (None, None)
     words = " and ".join(map(str, conditions))
-    return Good(
+    return GoodRequests(
         conditions=f"{words} ({source})",
         attainment=share.value if share.worst is None else share.worst,
         attainment_most=None if share.worst is None else share.value,
@@ -65,15 +65,18 @@ def good_requests(seen: Evaluation) -> Good | None:
     )
 
 
-def goodput_rows(seen: Evaluation) -> list[Row]:
+def make_goodput_rows(seen: Evaluation) -> list[Row]:
     """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
     that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
     if not (given := seen.run.settings.rules.good):
         return []
     rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
-    through, here = amounts(rule, seen.ended), hits(replace(rule, metric="attainment"), seen.main)
+    through, here = (
+        bound_rate_amounts(rule, seen.ended),
+        bound_share_hits(replace(rule, metric="attainment"), seen.main),
+    )
 
-    def row(label: str, tag: str, unit: str, known: Bounds, over: float) -> Row:
+    def row(label: str, tag: str, unit: str, known: ValueBounds, over: float) -> Row:
         low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
         ends = (None, None) if known.known else (low, high)
         return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])

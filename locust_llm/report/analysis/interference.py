@@ -30,14 +30,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
-from locust_llm.report.results.interference import Ahead, DisturbedGaps, Interference, Slope
+from locust_llm.report.results.interference import DisturbedGaps, PrefillInterference, PrefillSlope, RequestsAhead
 
-from .breakdowns import lengths
-from .columns import Columns
-from .correlation import of_ratio
+from .breakdowns import estimate_input_lengths
+from .columns import RequestColumns
+from .correlation import estimate_ratio_interval
 from .gaps import Ints
 from .occupancy import Occupancy
-from .selection import Floats, Selection
+from .selection import Floats, RequestSelection
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
 AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
@@ -69,7 +69,7 @@ MIN_BESIDES: Final = 1e-9
 """Of the tokens ahead less than this share of their variance goes with nothing but the own length: a rounding error."""
 
 
-class Labelled(NamedTuple):
+class LabelledGaps(NamedTuple):
     """Sharp gaps of successful requests of the profiling phase, one value each."""
 
     request: Ints
@@ -83,24 +83,26 @@ class Labelled(NamedTuple):
     """Mean number of other requests in prefill."""
 
 
-def sampled_share(columns: Columns) -> float:
+def choose_sampled_share(columns: RequestColumns) -> float:
     """The part of the records that ``interference`` should be given."""
     chunks = float(columns.requests["chunks"].sum())
     return MAX_CHUNKS / chunks if chunks > MAX_CHUNKS else 1.0
 
 
-def interference(columns: Columns, levels: Occupancy, records: Iterable[Record]) -> Interference | None:
+def measure_interference(
+    columns: RequestColumns, levels: Occupancy, records: Iterable[Record]
+) -> PrefillInterference | None:
     """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read once. None where nobody
     decoded."""
     ok = _profiling(columns.requests).outcome(OK)
-    found, read = labelled(levels, records)
+    found, read = label_gaps(levels, records)
     if not len(found.gap_s):
         return None
     touched, disturbing = found.mean > TOLERANCE, found.prefills > 0
-    usual = usual_s(found, ~touched)
+    usual = estimate_usual_gaps_s(found, ~touched)
     lost_s, hidden = _lost(found, touched, usual), 0.0
     if lost_s is None:
-        usual, request_s = usual_s(found, ~disturbing), found.mean * found.gap_s
+        usual, request_s = estimate_usual_gaps_s(found, ~disturbing), found.mean * found.gap_s
         hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
         if hidden > MAX_HIDDEN_SHARE:
             usual = np.full(len(usual), np.nan)
@@ -110,7 +112,7 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
     disturbed = _row("1+", found, disturbing, usual)
     decode_s = float(found.gap_s.sum())
     ahead, slope = _queue(columns.requests)
-    return Interference(
+    return PrefillInterference(
         gaps=len(found.gap_s),
         requests=read,
         of_requests=int((ok["chunks"] > 1).sum()),
@@ -125,29 +127,29 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
     )
 
 
-def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, int]:
+def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGaps, int]:
     """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
     the levels over time, as ``occupancy.thinned``."""
     read = 0
-    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
+    parts = [LabelledGaps(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
-        prefills, streams = area(levels.used, clock), area(levels.decoding, clock)
-        for block in blocks(records):
-            which, at, gap_s, sharp = stamps(block, origin)
+        prefills, streams = integrate_level(levels.used, clock), integrate_level(levels.decoding, clock)
+        for block in batch_records(records):
+            which, at, gap_s, sharp = collect_stamps(block, origin)
             mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
             beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TOLERANCE)
             if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
             label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
-            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
+            parts.append(LabelledGaps(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
             read += len(block)
-    return Labelled(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
+    return LabelledGaps(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
 
 
-def _lost(found: Labelled, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False) -> float | None:
+def _lost(found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False) -> float | None:
     """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of them have a comparison;
     and unless ``sure``, where a tenth of it may come from gaps that vary by themselves.
 
@@ -167,7 +169,7 @@ def _lost(found: Labelled, those: NDArray[np.bool_], usual: Floats, *, sure: boo
     return None if variance * usual[first].sum() > MAX_VARYING_SHARE * lost_s else lost_s
 
 
-def usual_s(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
+def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
     """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger number of which there
     are MIN_COMPARED; NaN where there is none."""
     stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
@@ -180,7 +182,7 @@ def usual_s(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
     return np.asarray(mean[following][stratum])
 
 
-def _row(label: str, found: Labelled, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:
+def _row(label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:
     gap_s = found.gap_s[here]
     if not len(gap_s):
         return None
@@ -215,14 +217,14 @@ def _row(label: str, found: Labelled, here: NDArray[np.bool_], usual: Floats) ->
 # -- TTFT by what was ahead --------------------------------------------------------------------------------------------
 
 
-def ahead_of(requests: pd.DataFrame) -> tuple[Floats, Floats]:
+def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
     """(how many others were in prefill when each request was sent, their input tokens); NaN where it was not sent, and
     tokens also where the length of one of them is unknown. Whole prompts, however much of them was done by then; of those
     sent at the very same microsecond none is ahead of the other."""
-    everything = Selection(requests, np.ones(len(requests), np.bool_))
+    everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     sent, freed, first, closed = (everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at"))
     end = np.fmin(np.fmin(first, freed), closed)
-    tokens = lengths(everything)
+    tokens = estimate_input_lengths(everything)
     real = np.flatnonzero(end > sent)  # False where either is NaN
     begun, ended = real[np.argsort(sent[real])], real[np.argsort(end[real])]
     to_begin = np.searchsorted(sent[begun], sent, side="left")
@@ -237,18 +239,20 @@ def ahead_of(requests: pd.DataFrame) -> tuple[Floats, Floats]:
     return np.where(never, np.nan, count), np.where(never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens)))
 
 
-def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
+def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
     ok = _profiling(requests).outcome(OK)
     ttft = ok["ttft_s"]
-    count, tokens = (values[ok.chosen] for values in ahead_of(requests))
+    count, tokens = (values[ok.chosen] for values in count_prefills_ahead(requests))
     known = ~(np.isnan(ttft) | np.isnan(count))
-    ttft, count, tokens, own, sent = (values[known] for values in (ttft, count, tokens, lengths(ok), ok["sent_at"]))
+    ttft, count, tokens, own, sent = (
+        values[known] for values in (ttft, count, tokens, estimate_input_lengths(ok), ok["sent_at"])
+    )
     row_of = np.searchsorted(AHEAD_EDGES, count, side="right") - 1
     rows = []
     for i in range(len(AHEAD_EDGES)):
         if (here := row_of == i).any():
             rows.append(
-                Ahead(
+                RequestsAhead(
                     label=_label(AHEAD_EDGES, i),
                     count=int(here.sum()),
                     ttft_ms=_percentiles_ms(ttft[here], TTFT),
@@ -256,10 +260,10 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
                     own_tokens=_median(own[here]),
                 )
             )
-    return tuple(rows), slope(ttft, own, tokens, sent)
+    return tuple(rows), fit_prefill_slope(ttft, own, tokens, sent)
 
 
-def slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> Slope | None:
+def fit_prefill_slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> PrefillSlope | None:
     """Least squares of TTFT by own input tokens and those ahead; the interval widens by correlation. None with few requests,
     with a poor fit, where the tokens ahead do not vary by themselves, and where the interval holds 0."""
     known = ~(np.isnan(own) | np.isnan(ahead))
@@ -270,12 +274,12 @@ def slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> Slope | N
     beside, rest = _besides(ahead, own), _besides(ttft_s, own)  # Frisch, Waugh and Lovell: the same slope
     if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
         return None
-    found, by_ahead = of_ratio(rest * beside, beside**2), float(rest @ beside / (beside @ beside))
+    found, by_ahead = estimate_ratio_interval(rest * beside, beside**2), float(rest @ beside / (beside @ beside))
     left = rest - by_ahead * beside
     r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
     if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
         return None
-    return Slope(ms_per_1k=by_ahead * 1e6, low=found.low * 1e6, high=found.high * 1e6, r2=r2, count=len(order))
+    return PrefillSlope(ms_per_1k=by_ahead * 1e6, low=found.low * 1e6, high=found.high * 1e6, r2=r2, count=len(order))
 
 
 def _besides(values: Floats, own: Floats) -> Floats:
@@ -286,11 +290,11 @@ def _besides(values: Floats, own: Floats) -> Floats:
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
-def _profiling(requests: pd.DataFrame) -> Selection:
-    return Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+def _profiling(requests: pd.DataFrame) -> RequestSelection:
+    return RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
 
 
-def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
     block, size = list[Record](), 0
     for record in records:
@@ -304,7 +308,7 @@ def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-def stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+def collect_stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
     """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of what lies between two
     neighbours: (seconds, whether it is a sharp gap of one request)."""
     count = np.array([len(record.chunk_us) for record in block], np.int64)
@@ -320,7 +324,7 @@ def stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats
     return np.repeat(np.arange(len(block)), count), np.repeat(began, count) + us / 1e6, np.diff(us) / 1e6, sharp
 
 
-def area(level: NDArray[np.int32], clock: Floats) -> Floats:
+def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
     """Request seconds up to each moment."""
     area = np.zeros(len(clock))
     np.cumsum(level[:-1] * np.diff(clock), out=area[1:])

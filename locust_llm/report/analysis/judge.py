@@ -23,23 +23,23 @@ from msgspec.structs import replace
 
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.text import brief, digits_apart
-from locust_llm.slo.client_verdict import INVALID, Verdict
-from locust_llm.slo.doubt import error_of, reason_of, stays
+from locust_llm.core.text import digits_to_tell_apart, format_brief
+from locust_llm.slo.client_verdict import INVALID, ClientVerdict
+from locust_llm.slo.doubt import decision_survives_error, explain_void_rule, find_rule_error
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.intervals import NEEDED_ROOM, needed
+from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
-from locust_llm.slo.rules import POINT, Entry
-from locust_llm.slo.selectors import plain
+from locust_llm.slo.rules import POINT, RuleEntry
+from locust_llm.slo.selectors import format_plain_number
 
-from .baseline import partner
-from .client_error import bounded_by_stamps, with_client_error, with_errors_of_both
-from .compare import worse
+from .baseline import load_matching_base
+from .client_error import is_bounded_by_stamps, widen_by_both_errors, widen_by_client_error
+from .compare import measure_worsening
 from .correlation import RISES
 from .delivery import CLIENT
-from .knee import at, bounds, client_distorted, unsound, within
-from .slo_figures import Evaluation, Found, figure, short_of, too_few
-from .summary import Level, SloResult, SweepSummary
+from .knee import describe_levels, describe_neighbours, explain_unsound, find_passing_stages, is_client_distorted
+from .slo_figures import Evaluation, ObservedValue, compute_rule_value, explain_missing_end, explain_short_run
+from .summary import LoadLevel, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 ICL: Final = "icl"
@@ -62,7 +62,7 @@ def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
     return (*results, *_together([entry.rule for entry in entries], results, sweep))
 
 
-def overall(results: Sequence[SloResult]) -> str | None:
+def combine_results(results: Sequence[SloResult]) -> str | None:
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
     if not results:
         return None
@@ -73,7 +73,7 @@ def overall(results: Sequence[SloResult]) -> str | None:
 # -- a rule ------------------------------------------------------------------------------------------------------------
 
 
-def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
+def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     """None: it is about other stages, or about those of a base that has none like this."""
     rule, stage = entry.rule, seen.run.stage
     if rule is None:
@@ -82,7 +82,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
         return _open(rule, "it names stages, and this is no sweep")
     if stage is not None and not rule.at(stage.value):
         return None
-    base, found = _base_of(rule, seen) if rule.base else (None, figure(rule, seen))
+    base, found = _base_of(rule, seen) if rule.base else (None, compute_rule_value(rule, seen))
     if found is None:
         return None
     by_point = seen.run.settings.slo_mode == POINT
@@ -92,7 +92,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     if blame and (wide := _with_error(rule, tested, base, seen)) is not None:
         stands = tested.decides(rule) == wide.decides(rule)
         blame = "" if stands else f"{blame}, and the limit lies within what that leaves open"
-        if not by_point and base is None and seen.verdict is not None and bounded_by_stamps(rule, seen.verdict):
+        if not by_point and base is None and seen.verdict is not None and is_bounded_by_stamps(rule, seen.verdict):
             found = tested = wide
     status, reason, longer = _decided(rule, tested, seen, blame)
     factor = rule.factor
@@ -120,28 +120,28 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     )
 
 
-def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, Found | None]:
+def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, ObservedValue | None]:
     """(the base, by how much the figure is worse); no figure: the base has no such stage."""
     try:
-        base = partner(Path(rule.base), seen.run)
+        base = load_matching_base(Path(rule.base), seen.run)
     except (OSError, ValueError) as error:
-        return None, Found(None, note=f"it cannot be compared: {error}")
-    return (None, None) if base is None else (base.seen, worse(rule, base.seen, seen))
+        return None, ObservedValue(None, note=f"it cannot be compared: {error}")
+    return (None, None) if base is None else (base.seen, measure_worsening(rule, base.seen, seen))
 
 
 def _blame_of_base(rule: Rule, base: Evaluation | None) -> str:
     """Why the load generator of the base forbids this judgement; empty if it does not."""
-    if base is None or base.verdict is None or error_of(base.verdict, rule) is None:
+    if base is None or base.verdict is None or find_rule_error(base.verdict, rule) is None:
         return ""
-    return f"in {rule.base} {reason_of(base.verdict, rule)}"
+    return f"in {rule.base} {explain_void_rule(base.verdict, rule)}"
 
 
-def _with_error(rule: Rule, found: Found, base: Evaluation | None, seen: Evaluation) -> Found | None:
+def _with_error(rule: Rule, found: ObservedValue, base: Evaluation | None, seen: Evaluation) -> ObservedValue | None:
     """With what the load generator may have wrong; None: nobody knows."""
-    return with_client_error(rule, found, seen) if base is None else with_errors_of_both(rule, found, base, seen)
+    return widen_by_client_error(rule, found, seen) if base is None else widen_by_both_errors(rule, found, base, seen)
 
 
-def _decided(rule: Rule, found: Found, seen: Evaluation, blame: str) -> tuple[str, str, float | None]:
+def _decided(rule: Rule, found: ObservedValue, seen: Evaluation, blame: str) -> tuple[str, str, float | None]:
     """(status, reason, how many seconds more may decide it)."""
     if found.value is None:
         return INCONCLUSIVE, found.note, None
@@ -162,11 +162,11 @@ def _decided(rule: Rule, found: Found, seen: Evaluation, blame: str) -> tuple[st
     return PASS, told, None
 
 
-def _gets_worse(rule: Rule, found: Found) -> bool:
+def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
     return (found.trend == RISES) == rule.op.startswith("<")
 
 
-def _assumed(rule: Rule, found: Found) -> str:
+def _assumed(rule: Rule, found: ObservedValue) -> str:
     """What the decision rests on beside the values."""
     if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
         return ""
@@ -180,10 +180,10 @@ def _beyond(rule: Rule, bound: float) -> str:
     value, limit, unit = bound * rule.factor, rule.number, rule.unit
     if unit == "s" and value < 1:
         value, limit, unit = value * 1e3, limit * 1e3, "ms"
-    return brief(value, unit, digits_apart(value, limit))
+    return format_brief(value, unit, digits_to_tell_apart(value, limit))
 
 
-def _cut(found: Found) -> str:
+def _cut(found: ObservedValue) -> str:
     """How many requests were cut, and of how many it is not known whether they meet the rule."""
     if not found.cut:
         return ""
@@ -191,30 +191,30 @@ def _cut(found: Found) -> str:
     return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
 
 
-def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | None]:
+def _undecided(rule: Rule, found: ObservedValue, seconds: float) -> tuple[str, float | None]:
     """Why a figure that is there does not decide, and how much longer a run may. ``seconds``: how long the run was."""
     if found.ends == (None, None) and found.note:
         return found.note, None
     if found.trend and _gets_worse(rule, found) and found.value is not None and rule.holds(found.value):
         return f"it {found.trend} over the run: only a run that has settled can pass", None
-    longer = None if found.cut and found.undecided else longer_s(rule, found, seconds)
+    longer = None if found.cut and found.undecided else estimate_longer_s(rule, found, seconds)
     more = "a longer run may tell"
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
-        more = f"{roughly}{duration_in_words(longer)} more may tell"
+        more = f"{roughly}{describe_duration(longer)} more may tell"
     if found.cut and found.undecided:
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
-        return f"{too_few(rule, found)}; {more}", longer
+        return f"{explain_missing_end(rule, found)}; {more}", longer
     why = "its 95% interval crosses the limit"
     if found.short:
-        why = short_of(found)
+        why = explain_short_run(found)
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found)))), longer
 
 
-def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
+def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:
     """How many more seconds would decide, if the figure stays what it is: an interval narrows with the root of the time, and
     a percentile has both ends from ``needed`` independent requests on. None: nobody knows, or more than MAX_LONGER times.
 
@@ -227,7 +227,7 @@ def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
         return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
     times = 1.0
     if rule.percentile is not None and None in found.ends and found.size:
-        size = NEEDED_ROOM * needed(rule.percentile)
+        size = NEEDED_ROOM * count_needed_values(rule.percentile)
         if found.beyond is not None and rule.limit > 0:  # it comes nearer about as the root of the size grows
             size = min(size, found.size * max(found.beyond / rule.limit, rule.limit / found.beyond) ** 2)
         times = max(times, size / found.size)
@@ -238,13 +238,13 @@ def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
     return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
 
 
-def is_pure_share(rule: Rule, found: Found) -> bool:
+def is_pure_share(rule: Rule, found: ObservedValue) -> bool:
     """None of the requests counts, or each does: how many more decide, if that stays so, is exact."""
     measure = BY_WORD[rule.metric]
     return found.value in (0.0, 1.0) and measure.units is SHARE and measure.metric is None
 
 
-def _times_of_a_pure_share(rule: Rule, found: Found) -> float:
+def _times_of_a_pure_share(rule: Rule, found: ObservedValue) -> float:
     """So many times as many requests decide, if again none of them, or each, counts. The far end is then a root of what may
     lie outside: tail^(1 / size), or 1 - tail^(1 / size). 1: it is decided, or no number decides."""
     none = found.value == 0.0
@@ -258,7 +258,7 @@ def _times_of_a_pure_share(rule: Rule, found: Found) -> float:
     return math.ceil(found.size * math.log(left) / math.log(needed_left)) / found.size
 
 
-def duration_in_words(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     """Rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * size:
@@ -267,18 +267,18 @@ def duration_in_words(seconds: float) -> str:
     return f"{math.ceil(seconds / step) * step} s"
 
 
-def _blame(rule: Rule, holds: bool | None, verdict: Verdict | None, *, by_point: bool) -> str:
+def _blame(rule: Rule, holds: bool | None, verdict: ClientVerdict | None, *, by_point: bool) -> str:
     """Why the load generator forbids this judgement; empty if it does not. ``by_point``: only by an INVALID one."""
-    error = error_of(verdict, rule)
-    if verdict is None or error is None or stays(rule, holds, error):
+    error = find_rule_error(verdict, rule)
+    if verdict is None or error is None or decision_survives_error(rule, holds, error):
         return ""
-    return "" if by_point and verdict.level != INVALID else reason_of(verdict, rule)
+    return "" if by_point and verdict.level != INVALID else explain_void_rule(verdict, rule)
 
 
 # -- a rule in a sweep -------------------------------------------------------------------------------------------------
 
 
-def _judged_by_stages(entry: Entry, sweep: SweepSummary, run: Run) -> SloResult:
+def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloResult:
     if (rule := entry.rule) is None:
         return SloResult(rule=entry.text, status=INCONCLUSIVE, reason=entry.why)
     if rule.base:
@@ -286,40 +286,46 @@ def _judged_by_stages(entry: Entry, sweep: SweepSummary, run: Run) -> SloResult:
     if rule.staged:
         return _at_stages(rule, sweep, run)
 
-    def status_of(level: Level) -> str | None:
+    def status_of(level: LoadLevel) -> str | None:
         result = _result(level, rule)
         return None if result is None else result.status
 
     # what the load generator may have turned is no decision of a stage
-    found = within(sweep.levels, status_of, distorted_too=True)
+    found = find_passing_stages(sweep.levels, status_of, distorted_too=True)
     if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
-        reason = f"holds up to {at(sweep.axis, level)}; {bounds(sweep.axis, found, status_of)}"
+        reason = (
+            f"holds up to {describe_levels(sweep.axis, level)}; {describe_neighbours(sweep.axis, found, status_of)}"
+        )
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
     lowest = next((level for level in sweep.levels if _told(level, status_of(level))), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
-        reason = f"at {at(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
+        reason = f"at {describe_levels(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
         return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)
-    why = unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
+    why = explain_unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
     return _open(rule, f"no stage may found a conclusion; {why}")
 
 
-def _told(level: Level, status: str | None) -> bool:
+def _told(level: LoadLevel, status: str | None) -> bool:
     """Whether a stage says something about a rule, be it that it is not decided."""
-    return status == FAIL or (status is not None and not client_distorted(level))
+    return status == FAIL or (status is not None and not is_client_distorted(level))
 
 
 def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     """The worst of the stages that it names; each of them must have been."""
     asked = _asked(run.settings)
     if not any(rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))):
-        return _open(rule, f"this sweep has no such stage: it is of {sweep.axis} {', '.join(map(plain, asked))}")
+        return _open(
+            rule, f"this sweep has no such stage: it is of {sweep.axis} {', '.join(map(format_plain_number, asked))}"
+        )
     named = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
     there = {level.value for level, _ in named}
     absent = [value for value in asked if rule.at(value, sweep.axis) and value not in there]
     level, worst = max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
     if level is not None and worst is not None and (worst.status == FAIL or not absent):
-        return replace(worst, reason=f"at {at(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}")
-    missing = f"{sweep.axis} {', '.join(map(plain, absent))}"
+        return replace(
+            worst, reason=f"at {describe_levels(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}"
+        )
+    missing = f"{sweep.axis} {', '.join(map(format_plain_number, absent))}"
     return _open(rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}")
 
 
@@ -329,8 +335,16 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
     if not held:
         return _open(rule, f"{rule.base} has none of the stages that were measured")
     level, worst = max(held, key=lambda pair: WORSE.index(pair[1].status))
-    alone = [plain(level.value) for level in sweep.levels if _result(level, rule) is None and rule.at(level.value)]
-    told = [f"at {at(sweep.axis, level)}", worst.reason, f"not compared: {', '.join(alone)}" if alone else ""]
+    alone = [
+        format_plain_number(level.value)
+        for level in sweep.levels
+        if _result(level, rule) is None and rule.at(level.value)
+    ]
+    told = [
+        f"at {describe_levels(sweep.axis, level)}",
+        worst.reason,
+        f"not compared: {', '.join(alone)}" if alone else "",
+    ]
     return replace(worst, reason="; ".join(filter(None, told)))
 
 
@@ -340,14 +354,14 @@ def _together(rules: Sequence[Rule | None], results: Sequence[SloResult], sweep:
         return
     common = {str(rule) for rule in rules if rule is not None and rule.decides and not rule.staged and not rule.base}
     each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.succeeded]
-    statuses = {overall(some) for some in each if some}
+    statuses = {combine_results(some) for some in each if some}
     if len(common) > 1 and PASS not in statuses:
         status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL
         reason = "each of them holds at some stage, and none holds them all"
         yield SloResult(rule="all of these at one stage", status=status, reason=reason)
 
 
-def _result(level: Level, rule: Rule) -> SloResult | None:
+def _result(level: LoadLevel, rule: Rule) -> SloResult | None:
     return next((result for result in level.slos if result.rule == str(rule)), None)
 
 

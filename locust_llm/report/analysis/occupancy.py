@@ -33,7 +33,7 @@ class Occupancy:
     decoding: NDArray[np.int32]
 
 
-def occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
+def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
     """Sweep over the requests' intervals, each half open: [asked, admitted) waiting, [sent, first chunk) using a slot,
     [first chunk, closed) decoding.
 
@@ -62,7 +62,7 @@ def occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupanc
     )
 
 
-def gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
+def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
     """The use of slots between two moments (Unix seconds); None for an empty stretch."""
     length = np.diff(np.clip(levels.at, start, end))
     if not end > start or not length.any():
@@ -115,7 +115,7 @@ def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Float
     return unused_permit_s(requests, limits)
 
 
-def thinned(levels: Occupancy, points: int) -> pd.DataFrame:
+def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
     """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted mean of each level
     over an equal share of the time; ``limit`` is the one at the middle."""
     if len(levels.at) < 2:

@@ -13,7 +13,7 @@ from locust_llm.core.record import CUT, OK
 from locust_llm.core.run import Run
 from locust_llm.report.results.outage import Outage
 
-from .selection import Floats, Selection
+from .selection import Floats, RequestSelection
 
 MIN_REQUESTS: Final = 3
 """Requests without an answer; fewer may be their own doing."""
@@ -24,7 +24,7 @@ OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """Ends of requests that are no sign of a silent server."""
 
 
-def outages(main: Selection, run: Run) -> tuple[Outage, ...]:
+def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
     """In their order; none where nothing was ever answered, as then there is nothing else to report."""
     ok = main.outcome(OK)
     if not ok.size or run.imported or run.settings.compares:
@@ -37,14 +37,18 @@ def outages(main: Selection, run: Run) -> tuple[Outage, ...]:
     return tuple(_found(main, silent, ok, (start, end, last), run.profiling_at))
 
 
-def _unanswered(main: Selection) -> "np.typing.NDArray[np.bool_]":
+def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     """Which have no status, nor a chunk."""
     own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]
     return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
 
 
 def _found(
-    main: Selection, silent: Selection, ok: Selection, span: tuple[float, float, float], profiling_at: float
+    main: RequestSelection,
+    silent: RequestSelection,
+    ok: RequestSelection,
+    span: tuple[float, float, float],
+    profiling_at: float,
 ) -> Iterator[Outage]:
     start, end, last = span
     closed, cut = np.sort(silent["closed_at"]), silent.outcome(CUT).size
@@ -63,7 +67,7 @@ def _found(
         )
 
 
-def _stretches(main: Selection, start: float, last: float) -> Iterator[tuple[float, float]]:
+def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tuple[float, float]]:
     """Between two times in which there was an answer, before the first and behind the last one."""
     began, ended = _answering(main)
     order = np.argsort(began, kind="stable")
@@ -74,7 +78,7 @@ def _stretches(main: Selection, start: float, last: float) -> Iterator[tuple[flo
             yield float(one), float(other)
 
 
-def _answering(main: Selection) -> tuple[Floats, Floats]:
+def _answering(main: RequestSelection) -> tuple[Floats, Floats]:
     """(from, to) of each request that was answered: its chunks, or the end of a refusal and of an answer in one piece."""
     first, last, closed = main["first_chunk_at"], main["last_chunk_at"], main["closed_at"]
     streamed = ~np.isnan(last)

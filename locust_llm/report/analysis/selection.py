@@ -21,22 +21,22 @@ SEVERAL: Final = 1.05
 
 
 @dataclass(frozen=True)
-class Selection:
+class RequestSelection:
     """Some of the requests: a mask, as there may be a million and copies would double the memory."""
 
     requests: pd.DataFrame
     chosen: NDArray[np.bool_]
 
-    def only(self, mask: "pd.Series[bool]") -> "Selection":
-        return Selection(self.requests, self.chosen & mask.to_numpy(np.bool_))
+    def only(self, mask: "pd.Series[bool]") -> "RequestSelection":
+        return RequestSelection(self.requests, self.chosen & mask.to_numpy(np.bool_))
 
-    def where(self, these: NDArray[np.bool_]) -> "Selection":
+    def where(self, these: NDArray[np.bool_]) -> "RequestSelection":
         """Those of them for which ``these``, as long as the part, is true."""
         chosen = self.chosen.copy()
         chosen[self.chosen] = these
-        return Selection(self.requests, chosen)
+        return RequestSelection(self.requests, chosen)
 
-    def outcome(self, *outcomes: str) -> "Selection":
+    def outcome(self, *outcomes: str) -> "RequestSelection":
         return self.only(self.requests["outcome"].isin(outcomes))
 
     def count(self, column: str, value: object) -> int:
@@ -65,7 +65,7 @@ class Selection:
         return float(began.min()), float(np.fmax(self["closed_at"], self["last_chunk_at"]).max())
 
 
-def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
+def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
     """The row of one metric; NaN are no values."""
     values = values[~np.isnan(values)] * metric.scale
     row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
@@ -82,13 +82,15 @@ def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -
     )
 
 
-def felt(ok: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
     """The rows of what a reader feels; those without values are left out."""
-    rows = (distribution(metric, ok[metric.column], percentiles) for metric in FELT)
+    rows = (make_distribution_row(metric, ok[metric.column], percentiles) for metric in FELT)
     return tuple(row for row in rows if row.count)
 
 
-def adjusted(metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]) -> Row:
+def adjust_for_failures(
+    metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]
+) -> Row:
     """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
     that at least p % of all are not above, so that nothing is interpolated towards infinity. ``at_least``: what is known of
     requests that were cut; they count as +infinity, and where they are as low as this, a percentile is at least so much."""
@@ -112,29 +114,29 @@ def adjusted(metric: Metric, values: Floats, at_least: Floats, failures: int, pe
     )
 
 
-def scarce(count: int, percentile: float) -> bool:
+def has_too_few_values(count: int, percentile: float) -> bool:
     """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100 for p99."""
     return count * (100 - percentile) < 100 - 1e-6
 
 
-def ratio(of: Floats, to: Floats) -> float | None:
+def ratio_of_sums(of: Floats, to: Floats) -> float | None:
     """Sum over sum, over the requests of which both are known."""
     known = ~(np.isnan(of) | np.isnan(to))
     whole = float(to[known].sum())
     return float(of[known].sum()) / whole if whole else None
 
 
-def mean(values: Floats) -> float | None:
+def mean_of_known(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
-def total(values: Floats) -> float | None:
+def sum_of_known(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.sum()) if len(known) else None
 
 
-def value_at(ordered: Floats, share: float, *, up: bool) -> float:
+def interpolate_value(ordered: Floats, share: float, *, up: bool) -> float:
     """The value at this share of all, linear between two; where one of them is infinite the one towards the end."""
     place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
@@ -143,7 +145,7 @@ def value_at(ordered: Floats, share: float, *, up: bool) -> float:
     return below + (above - below) * (place - math.floor(place))
 
 
-def of_chunks(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
+def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
     """What latencies are of, where chunks hold several ``tokens`` on average."""
     if tokens is None or tokens <= SEVERAL:
         return tuple(row for row in rows if row.tag != "tokens_per_chunk")

@@ -10,18 +10,18 @@ import numpy as np
 from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.core.run import Run
 from locust_llm.report.results.load import Delivery
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
-from locust_llm.slo.intervals import Ends, needed
+from locust_llm.slo.intervals import Ends, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
-from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
+from locust_llm.slo.selectors import COLUMNS, INPUT, make_predicates
 
 from . import correlation
-from .breakdowns import lengths
-from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
-from .correlation import MIN_VALUES, SHORT, Interval
-from .gaps import Gaps
-from .selection import Floats, Selection, scarce, total
+from .breakdowns import estimate_input_lengths
+from .censoring import AMOUNTS, COUNTED, ValueBounds, bound_metric, bound_rate_amounts, bound_share_hits, bound_values
+from .correlation import MIN_VALUES, SHORT, ConfidenceInterval
+from .gaps import GapCounts
+from .selection import Floats, RequestSelection, has_too_few_values, sum_of_known
 from .window import RateWindow
 
 STRETCHES: Final = 64
@@ -38,7 +38,7 @@ KINDS: Final = 10
 
 
 @dataclass(frozen=True)
-class Found:
+class ObservedValue:
     """A figure in the base unit of its rule: seconds, a share of 1, a number a second."""
 
     value: float | None
@@ -76,14 +76,14 @@ class Found:
 class Evaluation(NamedTuple):
     """What the rules are held against."""
 
-    main: Selection
+    main: RequestSelection
     """The requests of the profiling phase."""
     run: Run
-    verdict: Verdict | None
+    verdict: ClientVerdict | None
     delivery: Delivery | None
     records: Iterable[Record]
     """Those that ``main.requests`` was made of, in its order, to be read again: only for rules about pooled gaps."""
-    ended: Selection
+    ended: RequestSelection
     """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
     time: RateWindow
     """What these rates are over."""
@@ -91,39 +91,39 @@ class Evaluation(NamedTuple):
     """Chunks that came more than one to a read count at their soonest and at their latest."""
 
 
-def figure(rule: Rule, seen: Evaluation) -> Found:
+def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     """The figure of a rule; what stands in no column and in no count says so in its note."""
     measure = BY_WORD[rule.metric]
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
-            return Found(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
+            return ObservedValue(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
         value = d.share if rule.metric == "delivered" else d.completed_share
-        return Found(value, None, d.due, note="requests last as long as half of the run" * (value is None))
-    part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
+        return ObservedValue(value, None, d.due, note="requests last as long as half of the run" * (value is None))
+    part, looks = select_requests(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
-        return Found(None, note=_nobody(rule, seen.main))
+        return ObservedValue(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
         return _pooled(rule, part.outcome(OK, CUT), seen, looks)
     if measure.metric is not None:
         unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
-        return _distribution(rule, part, measure.metric, bounds_of(rule, part, seen), unsent, looks)
+        return _distribution(rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks)
     if measure.units is RATE:
-        return _rate(rule, selected(rule, seen.ended), seen.time, looks)
+        return _rate(rule, select_requests(rule, seen.ended), seen.time, looks)
     return _share(rule, part, looks)
 
 
-def selected(rule: Rule, main: Selection) -> Selection:
+def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:
     """The requests that a rule is about."""
     part = main
-    for column, holds in predicates(rule.where):
+    for column, holds in make_predicates(rule.where):
         if column == INPUT:
-            part = Selection(main.requests, part.chosen & main.where(holds(lengths(main))).chosen)
+            part = RequestSelection(main.requests, part.chosen & main.where(holds(estimate_input_lengths(main))).chosen)
         else:
             part = part.only(holds(main.requests[column]))
     return part
 
 
-def _nobody(rule: Rule, main: Selection) -> str:
+def _nobody(rule: Rule, main: RequestSelection) -> str:
     """No request for this rule: what there would have been."""
     if not rule.where:
         return "no request succeeded or failed"
@@ -144,19 +144,21 @@ def _unsent(metric: Metric, delivery: Delivery | None) -> int:
     return delivery.due - delivery.sent if delivery is not None and counts else 0
 
 
-def bounds_of(rule: Rule, part: Selection, seen: Evaluation) -> Bounds:
+def bound_rule_values(rule: Rule, part: RequestSelection, seen: Evaluation) -> ValueBounds:
     """Of a number that each request has, in the order of the sends."""
     metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
     assert metric is not None  # it is no figure of the whole run
-    return values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged).in_order
+    return bound_values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged).in_order
 
 
-def _distribution(rule: Rule, part: Selection, metric: Metric, known: Bounds, unsent: int, looks: int) -> Found:
+def _distribution(
+    rule: Rule, part: RequestSelection, metric: Metric, known: ValueBounds, unsent: int, looks: int
+) -> ObservedValue:
     """Percentiles as in the tables: linear without failures, else nearest rank."""
     counted = part.outcome(*FAILURES).size if metric.censored else 0
     if not len(known.low):
-        return Found(None, note="no request succeeded" if counted else _none(rule.metric))
-    trend = correlation.trend(known.low[~known.cut])
+        return ObservedValue(None, note="no request succeeded" if counted else _none(rule.metric))
+    trend = correlation.detect_trend(known.low[~known.cut])
     if rule.stat == "avg":
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
         return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
@@ -168,7 +170,7 @@ def _distribution(rule: Rule, part: Selection, metric: Metric, known: Bounds, un
     return replace(found, note=note, trend=trend)
 
 
-def _at_both(rule: Rule, known: Bounds, found: Callable[[Floats], Found]) -> Found:
+def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]) -> ObservedValue:
     """The figure at the best and at the worst of what is not known, and an interval that reaches over both."""
     low = found(known.low)
     high = low if known.known else found(known.high)
@@ -179,7 +181,7 @@ def _at_both(rule: Rule, known: Bounds, found: Callable[[Floats], Found]) -> Fou
     return _between(rule, low, high, int(known.cut.sum()), int(open_.sum()))
 
 
-def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> Found:
+def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, undecided: int) -> ObservedValue:
     """One of two figures, between which the true one lies."""
     if low.value is None or high.value is None:
         return low
@@ -202,24 +204,29 @@ def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> F
     )
 
 
-def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> Found:
+def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> ObservedValue:
     """A percentile, the smallest or the largest value."""
     ordered, percentile = np.sort(values), rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
-        return Found(value, None, len(ordered), _landed(rule, value, failures))
+        return ObservedValue(value, None, len(ordered), _landed(rule, value, failures))
     rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
     value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
     note = _landed(rule, value, failures)
-    return _with(value, correlation.of_percentile(values, percentile, trend=trend, looks=looks), len(ordered), note)
+    return _with(
+        value,
+        correlation.estimate_percentile_interval(values, percentile, trend=trend, looks=looks),
+        len(ordered),
+        note,
+    )
 
 
-def _with(value: float, interval: Interval, count: int, note: str = "") -> Found:
+def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
     if interval is correlation.NONE:
-        return Found(value, count=count, note=note or _few(count))
+        return ObservedValue(value, count=count, note=note or _few(count))
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
-    return Found(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
+    return ObservedValue(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
 
 
 def _landed(rule: Rule, value: float, failures: int) -> str:
@@ -227,101 +234,105 @@ def _landed(rule: Rule, value: float, failures: int) -> str:
     return f"{rule.stat} lands on one of {failures} failed requests" if lands else ""
 
 
-def _average(values: Floats, note: str, trend: str, looks: int) -> Found:
+def _average(values: Floats, note: str, trend: str, looks: int) -> ObservedValue:
     """Of values in the order of their sends."""
-    return _with(float(values.mean()), correlation.of_mean(values, trend=trend, looks=looks), len(values), note)
+    return _with(
+        float(values.mean()), correlation.estimate_mean_interval(values, trend=trend, looks=looks), len(values), note
+    )
 
 
-def _share(rule: Rule, part: Selection, looks: int) -> Found:
+def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
     if absent := _absent(part, rule.given):
-        return Found(None, note=absent)
-    known = hits(rule, part).in_order
+        return ObservedValue(None, note=absent)
+    known = bound_share_hits(rule, part).in_order
     if not len(known.low):
-        return Found(None, note=_none(rule.metric))
-    trend = correlation.trend(known.low[~known.cut])
+        return ObservedValue(None, note=_none(rule.metric))
+    trend = correlation.detect_trend(known.low[~known.cut])
 
-    def found(ones: Floats) -> Found:
-        return _with(float(ones.mean()), correlation.of_share(ones, trend=trend, looks=looks), len(ones))
+    def found(ones: Floats) -> ObservedValue:
+        return _with(float(ones.mean()), correlation.estimate_share_interval(ones, trend=trend, looks=looks), len(ones))
 
     return replace(_at_both(rule, known, found), trend=trend)
 
 
-def _rate(rule: Rule, part: Selection, time: RateWindow, looks: int) -> Found:
+def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
     """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
     ok, seconds = part.outcome(OK), time.seconds
     count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
     if not seconds > 0:
-        return Found(None, note="the phase took no time")
+        return ObservedValue(None, note="the phase took no time")
     if absent := _absent(part, rule.given):
-        return Found(None, note=absent)
-    if ok.size and any(total(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
-        return Found(None, note="no request has a count of its tokens")
-    known = amounts(rule, part)
+        return ObservedValue(None, note=absent)
+    if ok.size and any(sum_of_known(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
+        return ObservedValue(None, note="no request has a count of its tokens")
+    known = bound_rate_amounts(rule, part)
     bins = min(MAX_BINS, count // PER_BIN)
 
-    def found(through: Floats) -> Found:
+    def found(through: Floats) -> ObservedValue:
         value = float(through.sum()) / seconds
         if bins < MIN_VALUES:
-            return Found(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
+            return ObservedValue(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
         bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
         rates = np.bincount(bin_of, through, bins) / (seconds / bins)
-        trend = correlation.trend(rates)
+        trend = correlation.detect_trend(rates)
         return replace(
-            _with(value, correlation.of_rate(rates, trend=trend, looks=looks), count), size=None, trend=trend
+            _with(value, correlation.estimate_rate_interval(rates, trend=trend, looks=looks), count),
+            size=None,
+            trend=trend,
         )
 
     return _at_both(rule, known, found)
 
 
-def _pooled(rule: Rule, part: Selection, seen: Evaluation, looks: int) -> Found:
+def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> ObservedValue:
     """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
     silence in which a request was cut is a gap too, at least as long."""
-    low, high, silences = gaps_of(part, seen)
+    low, high, silences = collect_gaps(part, seen)
     least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
     return _between(rule, least, most, part.outcome(CUT).size, silences)
 
 
-def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: int) -> Found:
-    gaps = Gaps()
+def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int) -> ObservedValue:
+    gaps = GapCounts()
     for stretch in stretches:
         gaps.merge(stretch)
     value, percentile = _of_gaps(rule, gaps), rule.percentile
     if value is None:
-        return Found(None, note="no request has two chunks with exact stamps")
+        return ObservedValue(None, note="no request has two chunks with exact stamps")
     if rule.stat in ("min", "max"):
-        return Found(value, None, gaps.count)
+        return ObservedValue(value, None, gaps.count)
     counts = np.array([stretch.count for stretch in stretches], np.float64)
-    if (counts > 0).sum() < MIN_VALUES or (percentile is not None and scarce(gaps.count, percentile)):
-        return Found(value, count=gaps.count, note=_few(requests))
+    if (counts > 0).sum() < MIN_VALUES or (percentile is not None and has_too_few_values(gaps.count, percentile)):
+        return ObservedValue(value, count=gaps.count, note=_few(requests))
     if math.isinf(value):
-        return Found(value, (value, value), gaps.count)
+        return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
-    trend = correlation.trend(sums[counts > 0] / counts[counts > 0])
+    trend = correlation.detect_trend(sums[counts > 0] / counts[counts > 0])
     if percentile is None:
-        found = correlation.of_ratio(sums, counts, trend=trend, looks=looks)
+        found = correlation.estimate_ratio_interval(sums, counts, trend=trend, looks=looks)
         return replace(_with(value, found, gaps.count), size=None, trend=trend)
 
-    def shares(level_s: float) -> Interval:
+    def shares(level_s: float) -> ConfidenceInterval:
         within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
-        return correlation.of_ratio(within, counts, looks=looks)
+        return correlation.estimate_ratio_interval(within, counts, looks=looks)
 
     def at(share: float | None) -> float | None:
         return None if share is None else _gap_percentile(gaps, min(max(100 * share, 0.0), 100.0))
 
     here = shares(value)
     if here.low is None or here.high is None:
-        return Found(value, count=gaps.count, note=_few(requests))
+        return ObservedValue(value, count=gaps.count, note=_few(requests))
     # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps are rare, by that there
     off = (here.high - here.low) / 2
     high = at(percentile / 100 + off)
     there = shares(high) if high is not None and math.isfinite(high) else here
     off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
     upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
-    found = Interval(at(percentile / 100 - off), upper, here.size, here.short)
+    found = ConfidenceInterval(at(percentile / 100 - off), upper, here.size, here.short)
     return replace(_with(value, found, gaps.count), size=None, trend=trend)  # its size would be one of stretches
 
 
-def gaps_of(part: Selection, seen: Evaluation) -> tuple[list[Gaps], list[Gaps], int]:
+def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCounts], list[GapCounts], int]:
     """(by stretch, the same with each silence at the end without end, how many silences). The records are read again: the
     columns do not keep which gap belongs to whom."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
@@ -335,8 +346,8 @@ def gaps_of(part: Selection, seen: Evaluation) -> tuple[list[Gaps], list[Gaps], 
     stretch_of = np.full(len(part.requests), -1, np.int8)
     for i, some in enumerate(np.array_split(order, STRETCHES)):
         stretch_of[some] = i
-    low = [Gaps() for _ in range(STRETCHES)]
-    high = [Gaps() for _ in range(STRETCHES)] if silences or seen.merged else low
+    low = [GapCounts() for _ in range(STRETCHES)]
+    high = [GapCounts() for _ in range(STRETCHES)] if silences or seen.merged else low
     finished = (record for record in seen.records if record.outcome != RETRIED)  # as the columns have it
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
@@ -350,13 +361,13 @@ def gaps_of(part: Selection, seen: Evaluation) -> tuple[list[Gaps], list[Gaps], 
     return low, high, len(silences)
 
 
-def _of_gaps(rule: Rule, gaps: Gaps) -> float | None:
+def _of_gaps(rule: Rule, gaps: GapCounts) -> float | None:
     if rule.percentile is not None:
         return _gap_percentile(gaps, rule.percentile)
     return _seconds({"avg": gaps.avg_ms, "min": gaps.min_ms, "max": gaps.max_ms}[rule.stat])
 
 
-def _gap_percentile(gaps: Gaps, percentile: float) -> float | None:
+def _gap_percentile(gaps: GapCounts, percentile: float) -> float | None:
     return _seconds(gaps.percentiles_ms([percentile])[0])
 
 
@@ -365,12 +376,12 @@ def _seconds(ms: float | None) -> float | None:
     return None if ms is None else math.inf if endless else ms / 1e3
 
 
-def _absent(part: Selection, given: Sequence[Condition]) -> str:
+def _absent(part: RequestSelection, given: Sequence[Condition]) -> str:
     """Why the conditions cannot be judged: a metric that no successful request has; empty if they can."""
     ok = part.outcome(OK)
     for condition in given:
         metric = BY_WORD[condition.metric].metric
-        if ok.size and metric is not None and np.isnan(reach(ok, metric)[0]).all():
+        if ok.size and metric is not None and np.isnan(bound_metric(ok, metric)[0]).all():
             return _none(condition.metric)
     return ""
 
@@ -379,22 +390,22 @@ def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
 
 
-def short_of(found: Found) -> str:
+def explain_short_run(found: ObservedValue) -> str:
     """Why an interval is as wide as it is in a short run."""
     if (found.count or 0) < SHORT:
         return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
     return "the run is short for the correlation of its requests"
 
 
-def too_few(rule: Rule, found: Found) -> str:
+def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
     """Why an end of its interval is not there."""
     correlated = found.size is not None and round(found.size) < found.count
     there = f"there are {found.count:,}" + (
         f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
     )
-    least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
-        return f"{short_of(found)}: {there}" if found.short else f"the requests are correlated: {there}"
+        return f"{explain_short_run(found)}: {there}" if found.short else f"the requests are correlated: {there}"
     return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
 

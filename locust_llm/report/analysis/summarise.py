@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from locust_llm.core.options.selftest_modes import REQUIRE
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
-from locust_llm.core.run import Health, Run
-from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.core.run import ProcessHealth, Run
+from locust_llm.report.in_force import find_limit_in_force, find_users_in_force
 from locust_llm.report.kinds import Experiment
 from locust_llm.report.results.conditions import Conditions
-from locust_llm.report.results.interference import Interference
-from locust_llm.report.results.paired import Paired
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
+from locust_llm.report.results.interference import PrefillInterference
+from locust_llm.report.results.paired import PairedComparison
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
 from locust_llm.slo.metrics import (
     CANCELLED_METRICS,
     EXPORTED,
@@ -31,32 +31,42 @@ from locust_llm.slo.metrics import (
     Metric,
 )
 
-from .breakdowns import breakdowns, growth, model_mix, sessions
-from .censoring import reach, sent
-from .columns import Columns
-from .correlation import MIN_VALUES, of_percentile, size_by_ranks
-from .delivery import arrivals, delivery, rate_per_s
-from .gaps import Gaps
-from .goodput import good_requests, goodput_rows
-from .judge import judge_rules, judge_sweep, overall
-from .occupancy import Occupancy, gate_use, occupancy, permit_lag_s
-from .outages import outages
-from .pairs.blocks import of_candidate
-from .pairs.paired import judged, paired
-from .selection import Floats, Selection, adjusted, distribution, felt, mean, of_chunks, ratio, total
+from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
+from .censoring import bound_metric, find_send_times
+from .columns import RequestColumns
+from .correlation import MIN_VALUES, effective_size_by_ranks, estimate_percentile_interval
+from .delivery import describe_arrivals, find_requested_rate, measure_delivery
+from .gaps import GapCounts
+from .goodput import make_goodput_rows, measure_goodput
+from .judge import combine_results, judge_rules, judge_sweep
+from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .outages import find_outages
+from .pairs.blocks import select_candidate_requests
+from .pairs.paired import compare_arms, judge_paired_rules
+from .selection import (
+    Floats,
+    RequestSelection,
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    mean_of_known,
+    ratio_of_sums,
+    relabel_chunk_rows,
+    sum_of_known,
+)
 from .slo_figures import Evaluation
-from .summary import Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
-from .window import RateWindow, ended_in, measured, pauses, steady
+from .summary import FailureGroup, GateUse, Row, RunCounts, SloResult, Summary, SweepSummary
+from .window import RateWindow, find_measured_span, find_pauses, measure_steady_state, select_ended_in
 
 
-def summarise(
-    columns: Columns,
+def summarise_run(
+    columns: RequestColumns,
     run: Run,
     broken_lines: int = 0,
     records: Iterable[Record] = (),
     sweep: SweepSummary | None = None,
     levels: Occupancy | None = None,
-    interference: Interference | None = None,
+    interference: PrefillInterference | None = None,
     experiment: Experiment | None = None,
     unread: Sequence[str] = (),
 ) -> Summary:
@@ -67,43 +77,43 @@ def summarise(
     stages, which decide the rules; repeats are judged together. ``levels``: the occupancy, if known; ``interference``: of
     prefills with decodes, if computed; ``experiment``: None of a load test; ``unread``: a sentence for each unreadable line.
     """
-    everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling"))
-    within = measured(run)
-    span, ended = (main.span(), main) if within is None else (within, ended_in(everything, within))
+    within = find_measured_span(run)
+    span, ended = (main.span(), main) if within is None else (within, select_ended_in(everything, within))
     repeats = sweep is not None and sweep.repeats
     swept = None if repeats else sweep
-    time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
+    time = RateWindow(span, tuple(find_pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
-    gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
+    gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
     found = _evidence_of_run(main, run, gaps["profiling"], experiment)
-    verdict = judge(found)
+    verdict = judge_client(found)
     conditions = _conditions(main, time, run, verdict)
-    delivered = delivery(main, run, verdict, None if within is None else ended)
+    delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     seen, slos, compared = _of_rules(seen, everything, swept)
     counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
-    rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)])
+    rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)])
     return Summary(
         conditions=conditions,
         counts=counts,
-        rows=of_chunks(_had(run, rows), counts.tokens_per_chunk),
+        rows=relabel_chunk_rows(_had(run, rows), counts.tokens_per_chunk),
         adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
-        reading=_had(run, felt(main.outcome(OK), percentiles)),
+        reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
         failures=_failures(main),
         client=verdict,
         evidence=found,
         gate=_gate(columns, run, levels, span),
         delivery=delivered,
-        breakdowns=tuple(breakdowns(main, run)),
+        breakdowns=tuple(divide_requests(main, run)),
         cancelled=_had(run, _given_up(main.outcome(CANCELLED), percentiles)),
         slos=slos,
-        slo_status=overall(slos),
-        good=good_requests(seen) if swept is None else None,
-        steady=steady(everything, ended, span, run),
-        outages=outages(main, run) if swept is None else (),
-        growth=growth(main) if swept is None else None,
+        slo_status=combine_results(slos),
+        good=measure_goodput(seen) if swept is None else None,
+        steady=measure_steady_state(everything, ended, span, run),
+        outages=find_outages(main, run) if swept is None else (),
+        growth=fit_ttft_growth(main) if swept is None else None,
         interference=interference,
         examination=None if experiment is None else experiment.examine(run, verdict),
         sweep=sweep,
@@ -112,18 +122,20 @@ def summarise(
     )
 
 
-def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, experiment: Experiment | None) -> tuple[Evidence, ...]:
+def _evidence_of_run(
+    main: RequestSelection, run: Run, gaps: GapCounts, experiment: Experiment | None
+) -> tuple[ProcessEvidence, ...]:
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
     if run.imported:  # they are of another load generator
         return ()
-    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
+    found = collect_evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
     if len(found) < 2 or not run.limits:
         return found
     permit_s = permit_lag_s(main.requests, run.limits)
     return tuple(_with_permits(one, main, permit_s) for one in found)
 
 
-def _with_permits(one: Evidence, main: Selection, permit_s: Floats) -> Evidence:
+def _with_permits(one: ProcessEvidence, main: RequestSelection, permit_s: Floats) -> ProcessEvidence:
     """``permit_s``: how long each request waited at the gate while a permit was free, of all processes."""
     part = main.only(main.requests["worker"] == one.worker)
     due_p99_ms = _p99_ms(part.outcome(OK)["ttft_from_due_s"])
@@ -131,20 +143,22 @@ def _with_permits(one: Evidence, main: Selection, permit_s: Floats) -> Evidence:
 
 
 def _of_rules(
-    seen: Evaluation, everything: Selection, swept: SweepSummary | None
-) -> tuple[Evaluation, tuple[SloResult, ...], Paired | None]:
+    seen: Evaluation, everything: RequestSelection, swept: SweepSummary | None
+) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison | None]:
     """(what the rules were held against, their results, of two arms the comparison)."""
     if seen.run.settings.compares:
         return _of_arms(seen, everything)
     return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
 
 
-def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple[SloResult, ...], Paired]:
+def _of_arms(
+    seen: Evaluation, everything: RequestSelection
+) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison]:
     """(the candidate's part, its rules and those of the pairs, the comparison)."""
-    compared, pairs = paired(everything, seen.run, seen.verdict)
-    part, through, window = of_candidate(everything, seen.run)
+    compared, pairs = compare_arms(everything, seen.run, seen.verdict)
+    part, through, window = select_candidate_requests(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window)
-    return seen, judged(judge_rules(seen), seen, compared, pairs), compared
+    return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -154,13 +168,15 @@ def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
     return tuple(row for row in known if run.settings.generates or row.tag.removeprefix("adj_") not in OF_OUTPUT)
 
 
-def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
+def _rows(
+    part: RequestSelection, gaps: GapCounts, percentiles: Sequence[float], rates: Sequence[Row]
+) -> tuple[Row, ...]:
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
-        found = distribution(metric, (finished if metric.waits else ok)[metric.column], percentiles)
+        found = make_distribution_row(metric, (finished if metric.waits else ok)[metric.column], percentiles)
         if metric in (TTFT, TTFT_FROM_DUE):
             found = replace(found, intervals=_intervals(ok, metric))
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
@@ -168,45 +184,45 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     rows = [row(metric) for metric in _latencies(ok)]
     rows += rates
     itl = ok[PER_USER.column]
-    rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
+    rows.append(make_distribution_row(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [(metric, row(metric)) for metric in LENGTHS]
     return (*rows, *(length for metric, length in lengths if length.count or not metric.optional))
 
 
-def _in_order(ok: Selection, metric: Metric) -> Floats:
+def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
     """Values by the time of the send."""
     values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
     known: Floats = values[~np.isnan(values)]
     return known
 
 
-def _intervals(ok: Selection, metric: Metric) -> dict[float, tuple[float, float]]:
+def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float, float]]:
     """Those that have both ends, in the unit of the metric."""
     values, found = _in_order(ok, metric), dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
-        low, high = of_percentile(values, percentile).ends
+        low, high = estimate_percentile_interval(values, percentile).ends
         if low is not None and high is not None:
             found[percentile] = low * metric.scale, high * metric.scale
     return found
 
 
-def _effective(ok: Selection, metric: Metric) -> float | None:
+def _effective(ok: RequestSelection, metric: Metric) -> float | None:
     known = _in_order(ok, metric)
-    return size_by_ranks(known) if len(known) >= MIN_VALUES else None
+    return effective_size_by_ranks(known) if len(known) >= MIN_VALUES else None
 
 
-def _warmup_rows(warm: Selection, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
+def _warmup_rows(warm: RequestSelection, gaps: GapCounts, percentiles: Sequence[float]) -> tuple[Row, ...]:
     return _rows(warm, gaps, percentiles, _throughputs(warm, RateWindow(warm.span()))) if warm.size else ()
 
 
-def _latencies(ok: Selection) -> Iterator[Metric]:
+def _latencies(ok: RequestSelection) -> Iterator[Metric]:
     """TTFO only where some answer began with reasoning: else it is TTFT again."""
     ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
     reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
     return (metric for metric in LATENCIES if reasoned or not metric.optional)
 
 
-def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
+def _gap_row(metric: Metric, gaps: GapCounts, percentiles: Sequence[float]) -> Row:
     values = zip(percentiles, gaps.percentiles_ms(percentiles), strict=True)
     return Row(
         label=metric.label,
@@ -222,7 +238,7 @@ def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
     )
 
 
-def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
+def _throughputs(part: RequestSelection, time: RateWindow) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
     ok = part.outcome(OK)
@@ -236,79 +252,81 @@ def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
     return rows
 
 
-def _amount(ok: Selection, columns: Sequence[str]) -> float | None:
+def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
     """The sum of these columns, or the number of requests without any; None: one of the columns is empty."""
     if not columns:
         return float(ok.size)
     amount = 0.0
     for column in columns:
-        if (of_column := total(ok[column])) is None:
+        if (of_column := sum_of_known(ok[column])) is None:
             return None
         amount += of_column
     return amount
 
 
-def _adjusted(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
     ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
 
     def row(metric: Metric) -> Row:
-        low, high = reach(cut, metric)
+        low, high = bound_metric(cut, metric)
         known, values = low == high, ok[metric.column]
         if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
-            return adjusted(metric, values, np.empty(0), failures, percentiles)
+            return adjust_for_failures(metric, values, np.empty(0), failures, percentiles)
         values = np.append(values, low[known] / (metric.scale / 1e3))
-        return adjusted(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
+        return adjust_for_failures(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
 
     return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
 
 
-def _given_up(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
     """Figures of requests that were cancelled on purpose; empty without any."""
     columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
     rows = zip(CANCELLED_METRICS, columns, strict=True)
-    return tuple(distribution(metric, values, percentiles) for metric, values in rows) if part.size else ()
+    return tuple(make_distribution_row(metric, values, percentiles) for metric, values in rows) if part.size else ()
 
 
-def _failures(part: Selection) -> tuple[Failure, ...]:
+def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """Most frequent first."""
     failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]]
     kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
     rows = [
-        Failure(outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first)
+        FailureGroup(
+            outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first
+        )
         for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
     ]
     return tuple(sorted(rows, key=lambda row: -row.count))
 
 
-def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | None) -> Conditions:
+def _conditions(part: RequestSelection, time: RateWindow, run: Run, verdict: ClientVerdict | None) -> Conditions:
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
     settings = run.settings
-    count, turns = sessions(part)
+    count, turns = count_sessions(part)
     return Conditions(
         simulated=run.simulated or bool(part["simulated"].any()),
         server=", ".join(settings.addresses),
         server_software=run.server,
         model=run.model or settings.model_mix or settings.model or "",
-        model_mix=model_mix(part, settings.model_mix),
+        model_mix=measure_model_mix(part, settings.model_mix),
         streaming=settings.streaming,
         loop="open" if settings.open_loop else "" if run.imported and settings.users is None else "closed",
-        arrivals=arrivals(settings),
+        arrivals=describe_arrivals(settings),
         users=settings.users,
-        rate_per_s=rate_per_s(run),
+        rate_per_s=find_requested_rate(run),
         processes=settings.processes,
         prefill_limit=settings.prefill_concurrency,
         prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
-        users_in_force=users_in_force(run),
-        limit_in_force=limit_in_force(run),
-        asked_input_tokens=mean(ok["asked_input_tokens"]),
-        input_tokens=mean(_where_asked(ok, "input_tokens")),
-        input_deviation=_less_one(ratio(ok["input_tokens"], ok["asked_input_tokens"])),
-        asked_output_tokens=mean(ok["asked_output_tokens"]),
-        output_tokens=mean(_where_asked(ok, "output_tokens")),
-        output_deviation=_less_one(ratio(ok["output_tokens"], ok["asked_output_tokens"])),
+        users_in_force=find_users_in_force(run),
+        limit_in_force=find_limit_in_force(run),
+        asked_input_tokens=mean_of_known(ok["asked_input_tokens"]),
+        input_tokens=mean_of_known(_where_asked(ok, "input_tokens")),
+        input_deviation=_less_one(ratio_of_sums(ok["input_tokens"], ok["asked_input_tokens"])),
+        asked_output_tokens=mean_of_known(ok["asked_output_tokens"]),
+        output_tokens=mean_of_known(_where_asked(ok, "output_tokens")),
+        output_deviation=_less_one(ratio_of_sums(ok["output_tokens"], ok["asked_output_tokens"])),
         sessions=count,
         turns_per_session=turns,
-        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]),
+        cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"]),
         duration_s=None if math.isnan(time.seconds) else time.seconds,
         requests=part.size,
         succeeded=ok.size,
@@ -323,14 +341,14 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
     )
 
 
-def evidence(
-    part: Selection,
-    healths: Iterable[Health],
+def collect_evidence(
+    part: RequestSelection,
+    healths: Iterable[ProcessHealth],
     *,
     gap_p99_ms: float | None = None,
     experiment: Experiment | None = None,
     required: bool = False,
-) -> tuple[Evidence, ...]:
+) -> tuple[ProcessEvidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
     ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
@@ -356,7 +374,9 @@ def _host(worker: str) -> str:
     return worker.rpartition("_")[0]
 
 
-def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms: float | None) -> Evidence:
+def _evidence_of(
+    worker: str, part: RequestSelection, health: ProcessHealth | None, gap_p99_ms: float | None
+) -> ProcessEvidence:
     ok = part.outcome(OK)
     certificate = None if health is None else health.certificate
     ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
@@ -364,7 +384,7 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
     chunks = float(ok["chunks"].sum())
     # a request that was sent again, as the server was closing its connection, was not late by the load generator's doing
     late_s = np.where(part["resent"] > 0, np.nan, part["sent_at"] - part["admitted_at"])
-    return Evidence(
+    return ProcessEvidence(
         worker=worker,
         requests=part.size,
         answered=ok.size,
@@ -374,7 +394,7 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
         read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
         send_lag_p99_ms=_p99_ms(late_s),
         latest_send_ms=None if np.isnan(late_s).all() else float(np.nanmax(late_s)) * 1e3,
-        late_share=ratio(late_s, part["closed_at"] - part["admitted_at"]),
+        late_share=ratio_of_sums(late_s, part["closed_at"] - part["admitted_at"]),
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
@@ -388,16 +408,16 @@ def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms
 
 def _p99_ms(seconds: Floats) -> float | None:
     known = seconds[~np.isnan(seconds)]
-    return float(np.percentile(known, percent_of(len(known)))) * 1e3 if len(known) else None
+    return float(np.percentile(known, highest_known_percent(len(known)))) * 1e3 if len(known) else None
 
 
-def _where_asked(ok: Selection, column: str) -> Floats:
+def _where_asked(ok: RequestSelection, column: str) -> Floats:
     """Of the requests that asked for a length, where there are any: as the mean is shown beside the length asked for."""
     asked = ~np.isnan(ok[f"asked_{column}"])
     return ok[column][asked] if asked.any() else ok[column]
 
 
-def _clock(ok: Selection) -> str:
+def _clock(ok: RequestSelection) -> str:
     """The clock of the stamps: ``kernel``, ``thread``, or the shares of both."""
     if not ok.size:
         return ""
@@ -407,10 +427,10 @@ def _clock(ok: Selection) -> str:
     return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 
-def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
+def _counts(part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts) -> RunCounts:
     ok, cut = part.outcome(OK), part.outcome(CUT)
-    ages_s = cut["closed_at"] - sent(cut)
-    return Counts(
+    ages_s = cut["closed_at"] - find_send_times(cut)
+    return RunCounts(
         cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
         cut_without_chunk=int((cut["chunks"] == 0).sum()),
         warmup=warmup,
@@ -429,7 +449,7 @@ def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gap
         rejected_counts=_rejected(ok.texts("rejected")),
         gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
         gaps_exact=gaps.exact,
-        tokens_per_chunk=ratio(ok["tokens_per_chunk"] * ok["chunks"], ok["chunks"]),
+        tokens_per_chunk=ratio_of_sums(ok["tokens_per_chunk"] * ok["chunks"], ok["chunks"]),
         chunks_counted=int(np.nansum(ok["chunks_counted"])),
         retransmits=int(np.nansum(part["retransmits"])),
     )
@@ -446,12 +466,12 @@ def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _gate(columns: Columns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:
+def _gate(columns: RequestColumns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:
     """None: the run had no gate. ``levels``: the occupancy, where it is known already."""
     if not run.limits:
         return None
-    levels = levels or occupancy(columns.requests, run.limits)
-    return gate_use(levels, *span) if levels else None
+    levels = levels or compute_occupancy(columns.requests, run.limits)
+    return measure_gate_use(levels, *span) if levels else None
 
 
 def _less_one(ratio: float | None) -> float | None:

@@ -7,16 +7,16 @@ from locust_llm.report.kinds import Examination
 from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.energy import Energy
-from locust_llm.report.results.interference import Interference
+from locust_llm.report.results.interference import PrefillInterference
 from locust_llm.report.results.load import Delivery
 from locust_llm.report.results.outage import Outage
-from locust_llm.report.results.paired import Paired
+from locust_llm.report.results.paired import PairedComparison
 from locust_llm.report.results.validity import Validity
-from locust_llm.report.results.waterfall import Waterfall
-from locust_llm.report.sessions import Sessions
+from locust_llm.report.results.waterfall import LatencyAttribution
+from locust_llm.report.sessions import SessionsSummary
 from locust_llm.report.speculation import Speculation
-from locust_llm.report.tenants import Tenants
-from locust_llm.slo.client_verdict import Evidence, Verdict
+from locust_llm.report.tenants import TenantsSummary
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return max(interval[0] - lower, 0.0), interval[1] + upper
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of one kind: equal but for the words of their message that have digits in them."""
 
     outcome: str
@@ -66,7 +66,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The first one's."""
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What else was counted; of the profiling phase where nothing else is said."""
 
     cut_ages_s: tuple[float, float] | None = None
@@ -114,7 +114,7 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that have something in common."""
 
     label: str
@@ -129,11 +129,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float | None = None
 
 
-class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of the profiling phase divided; a group may be all of them."""
 
     by: str
-    groups: tuple[Group, ...]
+    groups: tuple[RequestGroup, ...]
 
     @property
     def of_ramp(self) -> bool:
@@ -177,7 +177,7 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: why it is inconclusive, or what else is to be known."""
 
 
-class Good(msgspec.Struct, frozen=True, kw_only=True):
+class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
     """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
 
     conditions: str  # in words, and where they come from
@@ -190,7 +190,7 @@ class Good(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
 
 
-class Steady(msgspec.Struct, frozen=True, kw_only=True):
+class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
     """What was inside and what went through in the measured time of a stage, whenever it was sent."""
 
     in_flight: float
@@ -203,7 +203,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     """Of an open loop: that is 95 % and more, or what is missing may be inside by chance."""
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
 
     number: int
@@ -276,7 +276,7 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     axis: str
     """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
     unit: str
-    levels: tuple[Level, ...]
+    levels: tuple[LoadLevel, ...]
     """In the order of their values; of repeats in that of time."""
     ended: str
     """Why there are no more."""
@@ -296,7 +296,7 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.axis == REPEAT
 
 
-class Growth(msgspec.Struct, frozen=True, kw_only=True):
+class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
     """How the time to the first token goes with the length of the prompt, over successful requests."""
 
     short_tokens: float
@@ -317,14 +317,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to."""
 
     conditions: Conditions
-    counts: Counts
+    counts: RunCounts
     rows: tuple[Row, ...]
     adjusted: tuple[Row, ...]
     """Latencies with failures as +infinity; empty without failures."""
     warmup: tuple[Row, ...]
-    failures: tuple[Failure, ...]
-    client: Verdict | None
-    evidence: tuple[Evidence, ...]
+    failures: tuple[FailureGroup, ...]
+    client: ClientVerdict | None
+    evidence: tuple[ProcessEvidence, ...]
     """What the client verdict rests on, a row a process."""
     uncertified: str = ""
     """Why no latency has a plus-minus; empty where they have one, or where none was to be expected (older runs)."""
@@ -333,7 +333,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""
-    breakdowns: tuple[Breakdown, ...] = ()
+    breakdowns: tuple[RequestBreakdown, ...] = ()
     """Only those that divide: by one input length alone there is none."""
     reading: tuple[Row, ...] = ()
     cancelled: tuple[Row, ...] = ()
@@ -341,27 +341,27 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
-    good: Good | None = None
-    steady: Steady | None = None
+    good: GoodRequests | None = None
+    steady: SteadyState | None = None
     outages: tuple[Outage, ...] = ()
     """When nothing answered."""
-    growth: Growth | None = None
+    growth: TtftGrowth | None = None
     """None: too few requests, or prompts too much alike, to tell."""
-    interference: Interference | None = None
+    interference: PrefillInterference | None = None
     """None: no request decoded, or it was not computed."""
     examination: Examination | None = None
     """What an experiment found; None: the run is a load test."""
     sweep: SweepSummary | None = None
     """None: no stages."""
-    paired: Paired | None = None
+    paired: PairedComparison | None = None
     """None: the run has no arms."""
     unread: tuple[str, ...] = ()
     """Of the first broken lines, which it is and why."""
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
-    sessions: Sessions | None = None
-    waterfall: Waterfall | None = None
-    tenants: Tenants | None = None
+    sessions: SessionsSummary | None = None
+    waterfall: LatencyAttribution | None = None
+    tenants: TenantsSummary | None = None
     validity: Validity | None = None
     """None: its scenario has no published rules."""
     energy: Energy | None = None

@@ -9,12 +9,12 @@ import numpy as np
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
-from locust_llm.core.text import brief, supported
+from locust_llm.core.text import format_brief, format_supported
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import plain
+from locust_llm.slo.selectors import format_plain_number
 
-from .knee import NORMAL, SLO, at, knees
-from .summary import Knee, Level, Row, Summary, SweepSummary
+from .knee import NORMAL, SLO, describe_levels, find_knees
+from .summary import Knee, LoadLevel, Row, Summary, SweepSummary
 
 MAX_EARLY: Final = 8.0
 """Times the lowest stage; the early slope is over the stages up to there."""
@@ -29,11 +29,13 @@ MIN_KEPT: Final = 0.9
 """Share of the best; goodput below it has fallen, throughput above it has not."""
 
 
-def findings(axis: str, levels: Sequence[Level], knees: Sequence[Knee], settings: Settings) -> Iterator[str]:
+def describe_sweep_findings(
+    axis: str, levels: Sequence[LoadLevel], knees: Sequence[Knee], settings: Settings
+) -> Iterator[str]:
     """``levels``: in rising order of their values; only valid ones are used."""
     sound = [level for level in levels if level.sound]
     if axis == CONCURRENCY:
-        yield from slope(sound)
+        yield from describe_latency_slope(sound)
     yield from _wasted(axis, sound)
     highest = next((knee.value for knee in knees if knee.rule == SLO), None)
     for level in sound:
@@ -42,7 +44,7 @@ def findings(axis: str, levels: Sequence[Level], knees: Sequence[Knee], settings
             yield from _cost(axis, level, settings)
 
 
-def slope(sound: Sequence[Level]) -> Iterator[str]:
+def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
     """How fast the median latency grows with the first users: the longer the prompts, the more each prefill delays the other
     requests. Nothing where that was not measured."""
     early = [
@@ -56,11 +58,11 @@ def slope(sound: Sequence[Level]) -> Iterator[str]:
     users, latency = np.log([[level.value, p50] for level, p50 in early]).T
     steepness = float(np.polyfit(users, latency, 1)[0])
     others = (
-        f"{name} x{brief(after / before, digits=2)}"
+        f"{name} x{format_brief(after / before, digits=2)}"
         for name, tag in (("TTFT", "time_to_first_token"), ("ITL", "inter_token_latency"))
         if (before := _p50(first, tag)) and (after := _p50(last, tag)) is not None
     )
-    grown = ", ".join((f"request latency x{brief(high / low, digits=2)}", *others))
+    grown = ", ".join((f"request latency x{format_brief(high / low, digits=2)}", *others))
     if steepness >= MIN_STEEP:
         what = (
             f"steep (from {MIN_STEEP:g}): the prompts are long for this server, or it computes few at a time. Each request "
@@ -71,12 +73,12 @@ def slope(sound: Sequence[Level]) -> Iterator[str]:
     else:
         what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
     yield (
-        f"Early slope: from {at(CONCURRENCY, first)} to {plain(last.value)} the medians grow: {grown}. The slope of log "
+        f"Early slope: from {describe_levels(CONCURRENCY, first)} to {format_plain_number(last.value)} the medians grow: {grown}. The slope of log "
         f"request latency over log concurrency is {steepness:.2f}, {what}."
     )
 
 
-def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
+def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
     """Where more load keeps the throughput and costs goodput."""
     known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
     if not known:
@@ -85,12 +87,12 @@ def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
     before, after = _throughput(best), _throughput(last)
     if last.value > best.value and least < MIN_KEPT * most and before and after and after >= MIN_KEPT * before:
         yield (
-            f"Beyond {at(axis, best)} goodput falls, from {_known(most, best)} to {_known(least, last)} good requests/s "
-            f"at {plain(last.value)}, while throughput stays at {after / before:.0%}."
+            f"Beyond {describe_levels(axis, best)} goodput falls, from {_known(most, best)} to {_known(least, last)} good requests/s "
+            f"at {format_plain_number(last.value)}, while throughput stays at {after / before:.0%}."
         )
 
 
-def _gateway(axis: str, level: Level) -> Iterator[str]:
+def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:
     """Rates of the highest stage within the SLO: what a gateway may let through."""
     if level.requests_per_s is None:
         return
@@ -103,10 +105,10 @@ def _gateway(axis: str, level: Level) -> Iterator[str]:
         f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
     )
     amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
-    yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} per minute{parallel}."
+    yield f"Limits for a gateway, at the SLO ({describe_levels(axis, level)}): {amounts} per minute{parallel}."
 
 
-def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
+def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
     per_s, gpus = level.output_tokens_per_s, settings.gpus
     if not gpus or not per_s:
         return
@@ -115,21 +117,21 @@ def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
         million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
         cost = f"; a million output tokens cost {_known(million, level)} (at {settings.gpu_hour:g} per GPU hour)"
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield f"At the SLO ({at(axis, level)}), on {count}: {_known(per_s / gpus, level)} output tokens/s per GPU{cost}."
+    yield f"At the SLO ({describe_levels(axis, level)}), on {count}: {_known(per_s / gpus, level)} output tokens/s per GPU{cost}."
 
 
-def _known(value: float, level: Level) -> str:
+def _known(value: float, level: LoadLevel) -> str:
     """A rate of a stage, or what follows from one, as well as its requests a second are known."""
     rate, error = level.requests_per_s, level.requests_per_s_error
-    return supported(value, None if error is None or not rate else NORMAL * error / rate * value, digits=3)
+    return format_supported(value, None if error is None or not rate else NORMAL * error / rate * value, digits=3)
 
 
-def _throughput(level: Level) -> float | None:
+def _throughput(level: LoadLevel) -> float | None:
     """Output tokens a second, else requests a second."""
     return level.requests_per_s if level.output_tokens_per_s is None else level.output_tokens_per_s
 
 
-def _p50(level: Level, tag: str) -> float | None:
+def _p50(level: LoadLevel, tag: str) -> float | None:
     row = level.latencies.get(tag)
     return None if row is None else row.percentiles.get(50.0)
 
@@ -142,13 +144,13 @@ SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0,
 """Percentiles whose spread over repeats is shown."""
 
 
-def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
+def summarise_sweep(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
     """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its own (``Run.stage`` is
     set); ``missing``: a sentence for each other one."""
-    axis = axis_of(run)
-    levels = [level(stage, summary) for stage, summary in stages]
+    axis = find_sweep_axis(run)
+    levels = [make_load_level(stage, summary) for stage, summary in stages]
     levels.sort(key=lambda level: level.value)
-    found = knees(axis, levels)
+    found = find_knees(axis, levels)
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
@@ -157,34 +159,34 @@ def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequ
         ended=_ended(run, levels),
         conditions="" if good is None else good.conditions,
         knees=found,
-        findings=() if axis == REPEAT else tuple(findings(axis, levels, found, run.settings)),
-        spread=spread(levels) if axis == REPEAT else (),
+        findings=() if axis == REPEAT else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
+        spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
     )
 
 
-def ended_by_time(run: Run, stage: Stage) -> bool:
+def is_ended_by_time(run: Run, stage: Stage) -> bool:
     """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself."""
-    timed = axis_of(run) != REPEAT and run.sweep_end.startswith(ENDED[TIME_UP])
+    timed = find_sweep_axis(run) != REPEAT and run.sweep_end.startswith(ENDED[TIME_UP])
     return timed and stage.why == STOPPED and stage.number == run.stages[-1].number
 
 
-def _ended(run: Run, levels: Sequence[Level]) -> str:
+def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
     """Why the sweep ended, and in which stage where its time did not reach for the stage."""
-    last = next((stage for stage in run.stages if ended_by_time(run, stage)), None)
+    last = next((stage for stage in run.stages if is_ended_by_time(run, stage)), None)
     if last is None:
         return run.sweep_end
     measured = any(level.number == last.number and level.requests for level in levels)
     nothing = "" if measured else ", of which no request was measured"
-    return f"{run.sweep_end} (-t), in stage {last.number} ({axis_of(run)} {last.value:g}){nothing}"
+    return f"{run.sweep_end} (-t), in stage {last.number} ({find_sweep_axis(run)} {last.value:g}){nothing}"
 
 
-def axis_of(run: Run) -> str:
+def find_sweep_axis(run: Run) -> str:
     """The axis of its stages."""
     return (run.settings.sweep or REPEAT).partition("=")[0].strip()
 
 
-def level(run: Run, summary: Summary) -> Level:
+def make_load_level(run: Run, summary: Summary) -> LoadLevel:
     """A stage as a row."""
     stage, c, good, steady = run.stage, summary.conditions, summary.good, summary.steady
     beside = summary.interference
@@ -193,7 +195,7 @@ def level(run: Run, summary: Summary) -> Level:
     def rate(tag: str) -> float | None:
         return rows[tag].avg if tag in rows else None
 
-    return Level(
+    return LoadLevel(
         number=stage.number if stage else 0,
         value=stage.value if stage else 0.0,
         users=c.users,
@@ -226,7 +228,7 @@ def level(run: Run, summary: Summary) -> Level:
     )
 
 
-def spread(levels: Sequence[Level]) -> tuple[Row, ...]:
+def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
     """The spread of the main figures over the repeats: a row per figure, a value per repeat."""
     figures: list[tuple[str, str, str, list[float | None]]] = []
     for name, tag, percentiles in SPREAD:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Law(NamedTuple):
+class ScalabilityLaw(NamedTuple):
     """X(N) = lam N / (1 + sigma (N - 1) + kappa N (N - 1))."""
 
     lam: float
@@ -31,7 +31,7 @@ STUDENT: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % of Student's t with 2 degrees of freedom and more; beyond 10 that of 10."""
 
 
-def kappa_interval(law: Law, n: Floats, x: Floats, errors: Floats | None) -> tuple[float, float]:
+def kappa_interval(law: ScalabilityLaw, n: Floats, x: Floats, errors: Floats | None) -> tuple[float, float]:
     """95 % interval of kappa by the delta method; its low end may be below 0. For four different ``n`` and more.
 
     ``errors``: standard errors of ``x``, each of ten stretches. What the fit leaves is a second measure of them, and has
@@ -48,7 +48,7 @@ def kappa_interval(law: Law, n: Floats, x: Floats, errors: Floats | None) -> tup
     return law.kappa - reach, law.kappa + reach
 
 
-def fit(n: Floats, x: Floats) -> Law:
+def fit_scalability_law(n: Floats, x: Floats) -> ScalabilityLaw:
     """Least squares on throughput, no parameter below 0 (Gunther, Guerrilla Capacity Planning, 2007, chapters 4 to 6).
 
     N / X = a + b (N - 1) + c N (N - 1) is linear in a = 1 / lam, b = sigma / lam and c = kappa / lam: that, weighted by what
@@ -66,7 +66,7 @@ def fit(n: Floats, x: Floats) -> Law:
             best, best_error = found, error
     spread = float(((x - x.mean()) ** 2).sum())
     a, b, c = best.tolist()
-    return Law(1 / a, b / a, c / a, 1 - best_error / spread if spread else 0.0)
+    return ScalabilityLaw(1 / a, b / a, c / a, 1 - best_error / spread if spread else 0.0)
 
 
 def _fitted(terms: Floats, n: Floats, x: Floats) -> Floats:

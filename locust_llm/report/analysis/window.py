@@ -13,8 +13,8 @@ import numpy as np
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
 
-from .selection import Floats, Selection
-from .summary import Steady
+from .selection import Floats, RequestSelection
+from .summary import SteadyState
 
 MIN_ANSWERED_SHARE: Final = 0.95
 """Of the arrivals; above it the server kept up."""
@@ -47,7 +47,7 @@ class RateWindow(NamedTuple):
         return seconds
 
 
-def measured(run: Run) -> Span | None:
+def find_measured_span(run: Run) -> Span | None:
     """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any run)."""
     stage = run.stage
     if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
@@ -55,13 +55,13 @@ def measured(run: Run) -> Span | None:
     return stage.measured_at, stage.ended_at
 
 
-def ended_in(part: Selection, span: Span) -> Selection:
+def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
     """Those whose end lies in it."""
     over = np.fmax(part["closed_at"], part["last_chunk_at"])
     return part.where((over >= span[0]) & (over <= span[1]))
 
 
-def pauses(main: Selection, run: Run) -> Iterator[Span]:
+def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
     """From the last end in one stage of the run to the first send in the next."""
     tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
     over = np.fmax(main["closed_at"], main["last_chunk_at"])
@@ -71,7 +71,9 @@ def pauses(main: Selection, run: Run) -> Iterator[Span]:
             yield float(before.max()), float(after.min())
 
 
-def steady(everything: Selection, ended: Selection, span: Span, run: Run) -> Steady | None:
+def measure_steady_state(
+    everything: RequestSelection, ended: RequestSelection, span: Span, run: Run
+) -> SteadyState | None:
     """Of a stage. ``everything``: its requests, those of the first and the last wave too; ``ended``: those that ended in
     ``span``."""
     seconds = span[1] - span[0]
@@ -80,16 +82,16 @@ def steady(everything: Selection, ended: Selection, span: Span, run: Run) -> Ste
     began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
     in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
     due = run.offer.due if run.offer is not None else 0
-    error = rate_error(ended.outcome(OK), span)
+    error = estimate_rate_error(ended.outcome(OK), span)
     if not due:
-        return Steady(in_flight=in_flight, per_s_error=error)
+        return SteadyState(in_flight=in_flight, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
     kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
-    return Steady(in_flight=in_flight, per_s_error=error, delivered=answered / due, kept_up=kept_up)
+    return SteadyState(in_flight=in_flight, per_s_error=error, delivered=answered / due, kept_up=kept_up)
 
 
-def rate_error(ok: Selection, span: Span) -> float | None:
+def estimate_rate_error(ok: RequestSelection, span: Span) -> float | None:
     """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal stretches of it differ."""
     over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
     if len(over) < STRETCHES:

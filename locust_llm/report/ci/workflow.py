@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from locust_llm.core.foreign_text import harmless
+from locust_llm.core.foreign_text import defuse_ci_commands
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean
+from locust_llm.core.text import clean_line
 from locust_llm.report.analysis.summary import SloResult, Summary
-from locust_llm.report.document.headline import headline
-from locust_llm.report.export import sentence
-from locust_llm.report.text import markdown
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.export import describe_slo_result
+from locust_llm.report.text import render_markdown
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import PASSES
 
@@ -24,33 +24,33 @@ WARNING: Final = "warning"
 NOTICE: Final = "notice"
 
 
-def tell(summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]) -> None:
+def write_workflow_outputs(summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]) -> None:
     """Append the report to the summary page of the workflow, ``verdict`` and ``report-path`` to the outputs of its step; of
     a stage neither. Raises OSError, ValueError."""
     if run.stage is not None:
         return
     if page := environ.get("GITHUB_STEP_SUMMARY"):
-        _append(page, markdown(summary, run) + "\n")
+        _append(page, render_markdown(summary, run) + "\n")
     if outputs := environ.get("GITHUB_OUTPUT"):
         end = uuid4()  # nothing in a path can look like it
         _append(outputs, f"verdict={summary.slo_status or ''}\nreport-path<<{end}\n{folder.resolve()}\n{end}\n")
 
 
-def announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
+def make_announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
     """In a workflow the annotations, elsewhere nothing."""
-    return "".join(annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
+    return "".join(make_annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
 
 
-def annotations(summary: Summary, run: Run) -> Iterator[str]:
+def make_annotations(summary: Summary, run: Run) -> Iterator[str]:
     """A line each: a rule that did not pass, then what it came to; of a stage none."""
     if run.stage is not None:
         return
     for result in summary.slos:
         if result.status != PASS:
-            title = f"SLO {result.status}: {clean(result.rule)}"
-            yield _command(_level(result, run), title, clean(sentence(result)))
+            title = f"SLO {result.status}: {clean_line(result.rule)}"
+            yield _command(_level(result, run), title, clean_line(describe_slo_result(result)))
     status = f"SLO {summary.slo_status}" if summary.slo_status else "load test"
-    yield _command(NOTICE, f"locust-llm: {status}", f"{clean(headline(summary, run))}.")
+    yield _command(NOTICE, f"locust-llm: {status}", f"{clean_line(make_headline(summary, run))}.")
 
 
 def _level(result: SloResult, run: Run) -> str:
@@ -61,8 +61,8 @@ def _level(result: SloResult, run: Run) -> str:
 
 
 def _command(level: str, title: str, text: str) -> str:
-    title = _escaped(harmless(title)).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_escaped(harmless(text))}\n"
+    title = _escaped(defuse_ci_commands(title)).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_escaped(defuse_ci_commands(text))}\n"
 
 
 def _escaped(text: str) -> str:

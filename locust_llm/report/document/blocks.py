@@ -6,8 +6,16 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.core.text import MOST_DIGITS, brief, digits_apart, number, places, supported, written_number
-from locust_llm.report.analysis.selection import scarce
+from locust_llm.core.text import (
+    MOST_DIGITS,
+    decimal_places,
+    digits_to_tell_apart,
+    format_brief,
+    format_number,
+    format_supported,
+    parse_brief,
+)
+from locust_llm.report.analysis.selection import has_too_few_values
 from locust_llm.report.analysis.summary import Row, SloResult
 
 LABEL: Final = 30
@@ -34,12 +42,12 @@ class Headline(NamedTuple):
     text: str
 
 
-class Text(NamedTuple):
+class TextBlock(NamedTuple):
     text: str
     loud: bool = False
 
 
-class Table(NamedTuple):
+class TableBlock(NamedTuple):
     """Rows as long as ``head``. The first column is aligned left, the others right if they hold ``numbers``."""
 
     head: tuple[str, ...]
@@ -49,51 +57,53 @@ class Table(NamedTuple):
     """How wide the first column may be on the console."""
 
 
-Block = Heading | Headline | Text | Table
+Block = Heading | Headline | TextBlock | TableBlock
 
 
-def label_of(row: Row) -> str:
+def label_row(row: Row) -> str:
     """``Time to First Token (ms)``, ``Inter Token Latency (ms per token)``; counts name their unit already."""
     unit = f"{row.unit} {row.per}" if row.per else row.unit
     return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({unit})"
 
 
-def flags_of(flags: Mapping[str, str]) -> str:
+def format_flags(flags: Mapping[str, str]) -> str:
     """Of a server, in one cell: ``block_size 16, cache_dtype auto``."""
     return ", ".join(f"{name} {value}" for name, value in flags.items())
 
 
-def observed(result: SloResult) -> str:
+def format_observed(result: SloResult) -> str:
     """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to 640ms``,
     or ``≥ 590ms`` where nothing bounds it above."""
     if result.observed is None:
         return "-"
     result = _readable(result)
     if result.worst is None or result.observed is None:
-        return brief(result.observed, result.unit, value_digits(result))
+        return format_brief(result.observed, result.unit, choose_value_digits(result))
     low, high = sorted((result.observed, result.worst))
-    least, most = (brief(end, result.unit, digits_apart(end, result.limit, digits=4)) for end in (low, high))
+    least, most = (
+        format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4)) for end in (low, high)
+    )
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
 
 
-def value_digits(result: SloResult) -> int:
+def choose_value_digits(result: SloResult) -> int:
     """So many digits, at least three, that the figure as written is on its side of the limit, and within its interval."""
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
-    least, reach = digits_apart(value, result.limit), _reach(result)
+    least, reach = digits_to_tell_apart(value, result.limit), _reach(result)
     low, high = (
-        nowhere if end is None else written_number(_end(end, reach, result), result.unit)
+        nowhere if end is None else parse_brief(_end(end, reach, result), result.unit)
         for end, nowhere in ((result.low, -math.inf), (result.high, math.inf))
     )
     for digits in range(least, MOST_DIGITS):
-        inside = low <= written_number(brief(value, digits=digits)) <= high
-        if inside and digits_apart(value, result.limit, digits=digits) == digits:
+        inside = low <= parse_brief(format_brief(value, digits=digits)) <= high
+        if inside and digits_to_tell_apart(value, result.limit, digits=digits) == digits:
             return digits
     return least
 
 
-def interval(result: SloResult) -> str:
+def format_interval(result: SloResult) -> str:
     """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not known."""
     if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
         return "-"
@@ -131,19 +141,19 @@ def _readable(result: SloResult) -> SloResult:
 def _end(end: float | None, reach: float | None, result: SloResult) -> str:
     """As many digits as the interval is good for; more where these would leave the figure outside of it, or put the end on
     the limit or beyond it."""
-    text = supported(end, reach, result.unit, more=1)
+    text = format_supported(end, reach, result.unit, more=1)
     if end is None or not math.isfinite(end):
         return text
-    written = written_number(text, result.unit)
+    written = parse_brief(text, result.unit)
     value, limit = result.observed, result.limit
     beside = value is not None and ((end <= value < written) or (written < value <= end))
     at_limit = limit is not None and (written == limit or (written < limit) != (end < limit))
     if not (beside or at_limit):
         return text
-    digits = digits_apart(end, limit, digits=4)
+    digits = digits_to_tell_apart(end, limit, digits=4)
     if value is not None and math.isfinite(value):
-        digits = max(digits, digits_apart(value, limit))
-    return brief(end, result.unit, digits)
+        digits = max(digits, digits_to_tell_apart(value, limit))
+    return format_brief(end, result.unit, digits)
 
 
 def _reach(result: SloResult) -> float | None:
@@ -151,7 +161,7 @@ def _reach(result: SloResult) -> float | None:
     return None if result.low is None or result.high is None else (result.high - result.low) / 2
 
 
-def counted(result: SloResult) -> str:
+def format_sample_size(result: SloResult) -> str:
     """``1500``; ``1500 (effective 140)`` where they are correlated."""
     count, worth = result.count or 0, result.effective
     if not count or worth is None or worth >= 0.9 * count:
@@ -159,20 +169,20 @@ def counted(result: SloResult) -> str:
     return f"{count} (effective {worth:.0f})"
 
 
-def decimals_of(row: Row) -> int:
+def choose_row_decimals(row: Row) -> int:
     """By the reach of its mean: a percentile is no better known."""
     size = row.effective or row.count
-    return 2 if row.std is None or not size else places(1.96 * row.std / math.sqrt(size))
+    return 2 if row.std is None or not size else decimal_places(1.96 * row.std / math.sqrt(size))
 
 
-def star(count: int, percentile: float) -> str:
+def mark_scarce(count: int, percentile: float) -> str:
     """Behind a percentile of too few values."""
-    return "*" if scarce(count, percentile) else ""
+    return "*" if has_too_few_values(count, percentile) else ""
 
 
-def marked(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
+def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
     """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
     least. ``digits``, ``most``: see ``number``."""
     value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
-    few = "" if value is None or row.count is None else star(row.count, percentile)
-    return (number(value, digits, most) if least is None else f"≥ {number(least, digits, most)}") + few
+    few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
+    return (format_number(value, digits, most) if least is None else f"≥ {format_number(least, digits, most)}") + few

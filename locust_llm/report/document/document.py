@@ -4,46 +4,57 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Final
 
-from locust_llm.core.machine import Machine, machine_line
+from locust_llm.core.machine import Machine, format_machine
 from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.core.sweep import sweep as parse_sweep
-from locust_llm.core.text import cut, many
+from locust_llm.core.sweep import parse_sweep as parse_sweep
+from locust_llm.core.text import format_count, truncate_text
 from locust_llm.report.analysis.selection import SEVERAL
-from locust_llm.report.analysis.summary import Counts, Failure, SloResult, Summary, SweepSummary
-from locust_llm.report.analysis.window import measured
-from locust_llm.report.in_force import limit_in_words
-from locust_llm.report.prefix_cache import cached_input
-from locust_llm.report.prefix_cache import line as cache_line
+from locust_llm.report.analysis.summary import FailureGroup, RunCounts, SloResult, Summary, SweepSummary
+from locust_llm.report.analysis.window import find_measured_span
+from locust_llm.report.in_force import describe_limit
+from locust_llm.report.prefix_cache import describe_cached_input
+from locust_llm.report.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.results.conditions import Conditions, ModelShare
 from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
-from locust_llm.slo.selectors import plain
+from locust_llm.slo.selectors import format_plain_number
 
-from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, flags_of, interval, observed
-from .delivery import completed, delivery_line, outage_line, overload_line
-from .figures import details, figures
-from .headline import headline
-from .interference import stalls
-from .paired import arms, side_by_side, verdict_of
-from .published import by_published, energy_line
+from .blocks import (
+    Block,
+    Charts,
+    Heading,
+    Headline,
+    TableBlock,
+    TextBlock,
+    format_flags,
+    format_interval,
+    format_observed,
+    format_sample_size,
+)
+from .delivery import describe_completed, format_delivery_line, format_outage_line, format_overload_line
+from .figures import make_detail_tables, make_main_tables
+from .headline import make_headline
+from .interference import make_interference_blocks
+from .paired import describe_arms, describe_paired_verdict, make_paired_table
+from .published import format_energy, make_validity_table
 from .remarks import (
     SIMULATED,
-    incomplete_line,
-    policy_lines,
-    remarks,
-    slo_line,
-    stopped_line,
-    users_of,
-    verdict_line,
+    format_incomplete_line,
+    format_policy_lines,
+    format_slo_line,
+    format_stopped_line,
+    format_users,
+    format_verdict_line,
+    make_remarks,
 )
-from .sessions import whole_sessions
-from .sweep import curves, warnings
-from .tenants import by_tenant
-from .waterfall import BARS, where_the_time_went
+from .sessions import make_sessions_blocks
+from .sweep import make_sweep_tables, make_sweep_warnings
+from .tenants import make_tenant_blocks
+from .waterfall import BARS, make_latency_parts_blocks
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -64,20 +75,20 @@ VOIDED: Final = "the client verdict is "
 """How the reason of two arms begins that are not compared because of it."""
 
 
-def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
+def build_report_document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
     """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
     probe, sweep, paired = summary.examination, summary.sweep, summary.paired
-    yield Heading(titled(summary, run))
-    yield from opening(summary, run)
+    yield Heading(make_report_title(summary, run))
+    yield from make_opening(summary, run)
     if probe is not None:
         yield Charts(probe.chart_heading)
     else:
         yield Charts(LATENCY if sweep is None or sweep.repeats else STAGES)
-    yield from rules_table(summary, run)
+    yield from make_rules_table(summary, run)
     if summary.validity is not None:
-        yield from by_published(summary.validity)
+        yield from make_validity_table(summary.validity)
     if paired is not None:
-        yield from side_by_side(paired)
+        yield from make_paired_table(paired)
     if summary.failures:
         yield Heading("Failures")
         yield from _failures(summary)
@@ -87,102 +98,108 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if probe is not None:
         yield from probe.blocks()
     elif not summary.swept:
-        yield from figures(summary, run)
+        yield from make_main_tables(summary, run)
     if sweep is not None:
-        yield from curves(sweep)
+        yield from make_sweep_tables(sweep)
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
     if summary.waterfall is not None and not summary.swept and probe is None:
-        yield from where_the_time_went(summary.waterfall)
+        yield from make_latency_parts_blocks(summary.waterfall)
         yield Charts(BARS)
     if summary.sessions is not None and not summary.swept:
-        yield from whole_sessions(summary.sessions)
+        yield from make_sessions_blocks(summary.sessions)
         yield Charts(WATERFALL)
     if summary.tenants is not None and probe is None:
-        yield from by_tenant(summary.tenants)
+        yield from make_tenant_blocks(summary.tenants)
         yield Charts(SERVICE)
     for charts in (*(() if nothing else (OVER_TIME,)), SERVER, TIMELINE, DISTRIBUTIONS):
         yield Charts(charts)
     if summary.interference is not None and not summary.swept:
-        yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)
+        yield from make_interference_blocks(
+            summary.interference, OK if summary.client is None else summary.client.level
+        )
     yield Heading("Notes")
-    for remark in remarks(summary, run):
-        yield Text(remark, loud=remark.startswith("WARNING"))
+    for remark in make_remarks(summary, run):
+        yield TextBlock(remark, loud=remark.startswith("WARNING"))
     yield Heading("Conditions", folded=True)
-    yield Table(("Condition", "Value"), tuple(_conditions(summary, run)), numbers=False)
+    yield TableBlock(("Condition", "Value"), tuple(_conditions(summary, run)), numbers=False)
     if probe is None and not summary.swept:
-        yield from details(summary, run)
+        yield from make_detail_tables(summary, run)
     if str(folder):
-        yield Text(f"Reports: {folder}")
+        yield TextBlock(f"Reports: {folder}")
 
 
-def opening(summary: Summary, run: Run) -> Iterator[Block]:
+def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
     """The headline, and what nobody may overlook."""
-    if (missing := incomplete_line(summary, run)) is not None:
-        yield Text(missing, loud=True)
-    yield Headline(f"{headline(summary, run)}.")
-    if stopped := stopped_line(summary, run):
-        yield Text(stopped, loud=True)
+    if (missing := format_incomplete_line(summary, run)) is not None:
+        yield TextBlock(missing, loud=True)
+    yield Headline(f"{make_headline(summary, run)}.")
+    if stopped := format_stopped_line(summary, run):
+        yield TextBlock(stopped, loud=True)
     if summary.conditions.simulated:
-        yield Text(SIMULATED, loud=True)
-    verdict = None if summary.swept and summary.paired is None else verdict_line(summary, run)
+        yield TextBlock(SIMULATED, loud=True)
+    verdict = None if summary.swept and summary.paired is None else format_verdict_line(summary, run)
     if verdict is not None:
-        yield Text(verdict, loud=True)
+        yield TextBlock(verdict, loud=True)
     if summary.examination is not None:
         yield from summary.examination.reasons()
-    for line in filter(None, (outage_line(summary), overload_line(summary), delivery_line(summary))):
-        yield Text(line, loud=True)
+    for line in filter(
+        None, (format_outage_line(summary), format_overload_line(summary), format_delivery_line(summary))
+    ):
+        yield TextBlock(line, loud=True)
     if summary.sweep is not None:
-        yield from warnings(summary.sweep)
+        yield from make_sweep_warnings(summary.sweep)
     if summary.paired is not None and not (verdict and summary.paired.reason.startswith(VOIDED)):  # said twice above
-        yield Text(verdict_of(summary.paired), loud=summary.paired.verdict == OPEN)
+        yield TextBlock(describe_paired_verdict(summary.paired), loud=summary.paired.verdict == OPEN)
     if summary.paired is not None and summary.paired.warning:
-        yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
+        yield TextBlock(f"WARNING: {summary.paired.warning}.", loud=True)
 
 
-def titled(summary: Summary, run: Run) -> str:
+def make_report_title(summary: Summary, run: Run) -> str:
     return f"{'Load test' if summary.examination is None else summary.examination.title} {run.name}"
 
 
-def rules_table(summary: Summary, run: Run) -> Iterator[Block]:
-    if (line := slo_line(summary)) is None:
+def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
+    if (line := format_slo_line(summary)) is None:
         return
     yield Heading("Rules")
-    yield Text(line, loud=summary.slo_status != PASS)
-    yield from map(Text, policy_lines(summary, run))
+    yield TextBlock(line, loud=summary.slo_status != PASS)
+    yield from map(TextBlock, format_policy_lines(summary, run))
 
     def cells(result: SloResult) -> tuple[str, ...]:
-        return result.rule, result.status, observed(result), interval(result), counted(result)
+        return result.rule, result.status, format_observed(result), format_interval(result), format_sample_size(result)
 
     head = ("SLO", "result", "observed", "95% interval", "count")
-    yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
+    yield TableBlock(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     if summary.paired is not None:
-        yield Text("Count: pairs, of a rule against the base; of any other rule requests of the candidate alone.")
+        yield TextBlock("Count: pairs, of a rule against the base; of any other rule requests of the candidate alone.")
     reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
     for status, reason in reasons:  # each once
         rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
-        yield Text(f"{'; '.join(rules)}: {status}, {reason}.")
+        yield TextBlock(f"{'; '.join(rules)}: {status}, {reason}.")
 
 
 def _failures(summary: Summary) -> Iterator[Block]:
-    def cells(f: Failure) -> tuple[str, ...]:
+    def cells(f: FailureGroup) -> tuple[str, ...]:
         status = "-" if f.status is None else str(f.status)
-        return f.outcome, cut(f.name, 30), status, str(f.count), cut(f.message, MESSAGE_WIDTH)
+        return f.outcome, truncate_text(f.name, 30), status, str(f.count), truncate_text(f.message, MESSAGE_WIDTH)
 
     rows = tuple(map(cells, summary.failures[:MAX_FAILURE_ROWS]))
-    yield Table(("Outcome", "Name", "Status", "Count", "Message (first of its kind)"), rows, numbers=False)
+    yield TableBlock(("Outcome", "Name", "Status", "Count", "Message (first of its kind)"), rows, numbers=False)
     rest = summary.failures[MAX_FAILURE_ROWS:]
     if rest:
-        yield Text(f"and {many(sum(f.count for f in rest), 'failure')} of {many(len(rest), 'more kind')}")
+        yield TextBlock(
+            f"and {format_count(sum(f.count for f in rest), 'failure')} of {format_count(len(rest), 'more kind')}"
+        )
     outcomes = dict.fromkeys(f.outcome for f in summary.failures)
-    yield Text("; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes))
+    yield TextBlock("; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes))
 
 
 def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     c, counts, gate = summary.conditions, summary.counts, summary.gate
     axis = summary.sweep.axis if summary.sweep is not None else ""
     if run.arms:
-        yield from arms(run)
+        yield from describe_arms(run)
     else:
         yield from _server(c, run)
         yield "model", c.model or "-"
@@ -195,15 +212,15 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if (probe := summary.examination) is not None:
         yield "load", probe.load(c.users)
     else:
-        processes = "" if run.imported else f", {many(c.processes, 'process', 'processes')}"
+        processes = "" if run.imported else f", {format_count(c.processes, 'process', 'processes')}"
         yield "load", f"{_load(c, run)}{_stages(summary, run.settings.sweep)}{processes}"
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
         of = f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
         yield "delivered", f"{d.share:.1%}: {of}"
-        yield "completed", completed(d)
-    limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
+        yield "completed", describe_completed(d)
+    limit = describe_limit(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
     yield "prefill limit", "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none")
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
@@ -227,7 +244,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
-    span = ", while the load was on" if measured(run) else f", first send to last end{between}"
+    span = ", while the load was on" if find_measured_span(run) else f", first send to last end{between}"
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
     yield "requests", _requests(c)
     if c.schema_checked:
@@ -235,7 +252,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield from _chunks(counts, run)
     yield from _drafts(summary)
     if summary.energy is not None:
-        yield "energy", energy_line(summary.energy)
+        yield "energy", format_energy(summary.energy)
     yield "clock", f"{c.clock or '-'} stamps" + _readers(run)
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
@@ -249,7 +266,7 @@ def _readers(run: Run) -> str:
     return f", reader: {' and '.join(kinds)}" if kinds else ""
 
 
-def _chunks(counts: Counts, run: Run) -> Iterator[tuple[str, str]]:
+def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     if run.settings.generates and (counts.chunks or not run.imported):
@@ -261,7 +278,7 @@ def _chunks(counts: Counts, run: Run) -> Iterator[tuple[str, str]]:
 def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     share = summary.conditions.cached_share
     if run.settings.generates or share is not None:
-        yield "cached input", cached_input(share, summary.conditions.cached_share_by_metrics)
+        yield "cached input", describe_cached_input(share, summary.conditions.cached_share_by_metrics)
     if summary.prefix_cache is not None:
         yield "prefix cache", cache_line(summary.prefix_cache)
 
@@ -270,7 +287,7 @@ def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
     """Of speculative decoding."""
     for of in summary.speculation:
         steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
-        over = f" in {many(of.answers, 'answer')}" if of.answers else f", over {of.window_s:.1f} s"
+        over = f" in {format_count(of.answers, 'answer')}" if of.answers else f", over {of.window_s:.1f} s"
         drafted = "" if of.drafted is None else f" of {of.drafted:,}{over}"
         yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
 
@@ -294,7 +311,7 @@ def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
     if headers := "; ".join(f"{what} {name}" for what, name in names if name):
         yield "headers of the router", headers
     if run.server_flags:
-        yield "server flags", flags_of(run.server_flags)
+        yield "server flags", format_flags(run.server_flags)
 
 
 def _found_by(run: Run) -> Iterator[tuple[str, str]]:
@@ -314,7 +331,7 @@ def _machines(run: Run) -> Iterator[tuple[str, str]]:
     found: dict[str, Machine] = {}
     for health in run.health:
         if health.machine is not None:
-            found.setdefault(machine_line(health.machine), health.machine)
+            found.setdefault(format_machine(health.machine), health.machine)
     for line, machine in found.items():
         yield "machine", line + ("" if machine.load is None else f"; load average at the start {machine.load:.2f}")
 
@@ -325,8 +342,8 @@ def _stages(summary: Summary, asked: str | None) -> str:
     if sweep is None:
         return ""
     if sweep.repeats:
-        return f", {many(len(sweep.levels), 'repeat')}"
-    values = ", ".join(plain(level.value) for level in sweep.levels)
+        return f", {format_count(len(sweep.levels), 'repeat')}"
+    values = ", ".join(format_plain_number(level.value) for level in sweep.levels)
     return f", a sweep of {sweep.axis}: {values or 'no'} {sweep.unit}{_not_run(sweep, asked)}"
 
 
@@ -334,7 +351,7 @@ def _not_run(sweep: SweepSummary, asked: str | None) -> str:
     """Which of the values that were asked for were not run."""
     ran = {level.value for level in sweep.levels}
     rest = [value for value in parse_sweep(asked).values if value not in ran] if asked else []
-    return f" (not run: {', '.join(map(plain, rest))})" if rest else ""
+    return f" (not run: {', '.join(map(format_plain_number, rest))})" if rest else ""
 
 
 def _stage(stage: Stage) -> str:
@@ -351,14 +368,16 @@ def _load(c: Conditions, run: Run) -> str:
     if run.imported and c.loop == "open":
         return f"open loop, {c.arrivals}"
     if c.loop == "closed":
-        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {users_of(c)}")
+        return "closed loop" + (
+            "" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {format_users(c)}"
+        )
     if run.settings.sweeps(RATE):
-        users = f"up to {users_of(c)}" if c.users is not None else "as many users as needed"
+        users = f"up to {format_users(c)}" if c.users is not None else "as many users as needed"
         return f"open loop, {run.settings.arrival_pattern}, {users}"
     if run.settings.user_centric_rate:
-        return f"open loop, {c.arrivals} over {users_of(c)}"
+        return f"open loop, {c.arrivals} over {format_users(c)}"
     if c.users is not None:
-        return f"open loop, {c.arrivals}, up to {users_of(c)}"
+        return f"open loop, {c.arrivals}, up to {format_users(c)}"
     most = "" if run.offer is None else f"{run.offer.most_users}, "
     return f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
 

@@ -6,24 +6,31 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import MOST_DIGITS, brief, cut, digits_apart, duration, many
-from locust_llm.report.analysis.judge import duration_in_words
-from locust_llm.report.analysis.knee import foremost
-from locust_llm.report.analysis.summary import Group, Row, SloResult, Summary, SweepSummary
-from locust_llm.report.in_force import limit_in_brief, users_in_words
+from locust_llm.core.text import (
+    MOST_DIGITS,
+    digits_to_tell_apart,
+    format_brief,
+    format_count,
+    format_duration,
+    truncate_text,
+)
+from locust_llm.report.analysis.judge import describe_duration
+from locust_llm.report.analysis.knee import select_top_knees
+from locust_llm.report.analysis.summary import RequestGroup, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.in_force import describe_users, format_limit_range
 from locust_llm.report.results.conditions import Conditions
-from locust_llm.report.results.outage import in_words
-from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
+from locust_llm.report.results.outage import describe_outages
+from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import plain
+from locust_llm.slo.selectors import format_plain_number
 
-from .blocks import interval, value_digits
-from .delivery import overloaded, undelivered
-from .paired import difference_of
-from .published import broken_line
-from .remarks import FIRST_FAILED, buffered
+from .blocks import choose_value_digits, format_interval
+from .delivery import describe_overload, describe_undelivered
+from .paired import format_paired_difference
+from .published import format_broken_rules
+from .remarks import FIRST_FAILED, was_stream_buffered
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -54,7 +61,7 @@ MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
 
-def headline(summary: Summary, run: Run) -> str:
+def make_headline(summary: Summary, run: Run) -> str:
     """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
     how much longer would decide them, failures; without rules the main figures."""
     if summary.examination is not None:
@@ -65,7 +72,7 @@ def headline(summary: Summary, run: Run) -> str:
         found = [_stages(summary.sweep)]
     else:
         found = list(_load_test(summary, run))
-    return "; ".join((*found, *filter(None, [broken_line(summary.validity)])))
+    return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
 
 
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
@@ -73,12 +80,12 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if not c.requests:
         yield "No request has a record" if run.records_lost else "No request was sent"
         return
-    overload = overloaded(summary.delivery)
+    overload = describe_overload(summary.delivery)
     if not c.succeeded:
-        none = f"one of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        none = f"one of {format_count(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
         yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
         return
-    less, trouble = undelivered(summary.delivery), ""
+    less, trouble = describe_undelivered(summary.delivery), ""
     rules = _rules(summary, run, steady=overload is None)
     first, *others = rules or _figures(summary, run)
     if overload is not None:
@@ -93,7 +100,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield trouble
         load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
     if invalid:
-        why = BUFFERED_STREAMS if buffered(run) else TOO_SLOW
+        why = BUFFERED_STREAMS if was_stream_buffered(run) else TOO_SLOW
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
         if same := ALL_THE_SAME.get(summary.slo_status or "", ""):
             load = f"{why}, but {same} all the same:"
@@ -103,7 +110,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     yield f"{load} {first}".strip()
     yield from others
     if summary.outages:
-        yield f"{in_words(summary.outages)}, and rates count that time"
+        yield f"{describe_outages(summary.outages)}, and rates count that time"
     if c.failed:
         yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
 
@@ -132,12 +139,14 @@ def _of_ramp(summary: Summary) -> str:
 def _load(c: Conditions, run: Run, summary: Summary) -> str:
     """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of it."""
     ramp = _of_ramp(summary)
-    limit = limit_in_brief(c.limit_in_force)
+    limit = format_limit_range(c.limit_in_force)
     if c.loop == "open":
-        of_ramp = f"rates from 0 to {brief(c.rate_per_s, '/s', 3)} together, a ramp:"
-        load = "" if c.rate_per_s is None else of_ramp if "rate" in ramp else f"At {brief(c.rate_per_s, '/s', 3)}"
+        of_ramp = f"rates from 0 to {format_brief(c.rate_per_s, '/s', 3)} together, a ramp:"
+        load = (
+            "" if c.rate_per_s is None else of_ramp if "rate" in ramp else f"At {format_brief(c.rate_per_s, '/s', 3)}"
+        )
     else:
-        load = "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
+        load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
     if "limit" in ramp and limit:
         load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
     return f"{load[:1].upper()}{load[1:]}"
@@ -178,7 +187,7 @@ def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
         return _count(len(undecided))
     others = len(undecided) - 1
     more = f" and {_count(others, ' more')}" if others else ""
-    return f"{cut(first.rule, MAX_RULE)}{more}"
+    return f"{truncate_text(first.rule, MAX_RULE)}{more}"
 
 
 def _advice(undecided: Sequence[SloResult]) -> str:
@@ -190,9 +199,9 @@ def _advice(undecided: Sequence[SloResult]) -> str:
     roughly = "" if last.longer_is_exact else "roughly "
     which = ""
     if len(known) < len(undecided):
-        which = f" for {cut(last.rule, MAX_RULE)}"
+        which = f" for {truncate_text(last.rule, MAX_RULE)}"
         which += f" and {_count(len(known) - 1, ' more')}" if len(known) > 1 else ""
-    return f": run {roughly}{duration_in_words(longest_s)} longer{which}"
+    return f": run {roughly}{describe_duration(longest_s)} longer{which}"
 
 
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
@@ -205,11 +214,11 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         side = {PASS: "within the tolerance of", FAIL: "beyond the tolerance of"}.get(
             result.status, "and the tolerance is"
         )
-        tolerance = f"{side} {plain(rule.number)}{rule.unit}"
+        tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
-            return f"{what} shows no difference from {rule.base} (95% interval {interval(result)}), {tolerance}"
+            return f"{what} shows no difference from {rule.base} (95% interval {format_interval(result)}), {tolerance}"
         side = "worse" if (result.observed or 0) > 0 else "better"
-        by = brief(abs(result.observed or 0), rule.unit, value_digits(result))
+        by = format_brief(abs(result.observed or 0), rule.unit, choose_value_digits(result))
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
@@ -219,7 +228,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
     what += "" if rule.percentile is None else _beside_answers(rule, conditions)
     if BY_WORD[rule.metric].units is RATE and conditions.loop == "open" and conditions.duration_s is not None:
-        what += f" over {brief(conditions.duration_s, ' s', 3)}"  # what completed by the stop is over less
+        what += f" over {format_brief(conditions.duration_s, ' s', 3)}"  # what completed by the stop is over less
     return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
 
 
@@ -236,9 +245,9 @@ def _beside_answers(rule: Rule, conditions: Conditions) -> str:
 def _value(rule: Rule, result: SloResult) -> str:
     """On its side of the limit as it is written, with as many digits as that takes."""
     if result.worst is None:
-        return _written(rule, result.observed, value_digits(result))
+        return _written(rule, result.observed, choose_value_digits(result))
     low, high = sorted((result.observed or 0.0, result.worst))
-    least, most = (_written(rule, end, digits_apart(end, result.limit)) for end in (low, high))
+    least, most = (_written(rule, end, digits_to_tell_apart(end, result.limit)) for end in (low, high))
     return f"at least {least}" if math.isinf(high) else f"{least} to {most}"
 
 
@@ -250,8 +259,8 @@ def _limit(rule: Rule) -> str:
 def _written(rule: Rule, value: float | None, digits: int) -> str:
     """``value``: in the unit of the rule."""
     if BY_WORD[rule.metric].units is TIME and value is not None:
-        return duration(value / rule.factor, digits)
-    return brief(value, rule.unit, digits)
+        return format_duration(value / rule.factor, digits)
+    return format_brief(value, rule.unit, digits)
 
 
 # -- without rules -----------------------------------------------------------------------------------------------------
@@ -274,11 +283,11 @@ def _figures(summary: Summary, run: Run) -> list[str]:
         if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
             found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
-        return [", ".join(found), f"{brief(row.avg, digits=3)} output tokens/s"]
+        return [", ".join(found), f"{format_brief(row.avg, digits=3)} output tokens/s"]
     if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
         tokens = by_tag.get("input_token_throughput")
-        more = "" if tokens is None or tokens.avg is None else f", {brief(tokens.avg, digits=3)} input tokens/s"
-        return [", ".join(found), f"{brief(row.avg, digits=3)} inputs/s{more}"]
+        more = "" if tokens is None or tokens.avg is None else f", {format_brief(tokens.avg, digits=3)} input tokens/s"
+        return [", ".join(found), f"{format_brief(row.avg, digits=3)} inputs/s{more}"]
     return [", ".join(found) or "requests succeeded"]
 
 
@@ -288,18 +297,18 @@ def _median_and_p95(row: Row) -> str:
     return f"p50 of {OF_TAGS[row.tag]} is {_ms(row, 50.0)}{more}"
 
 
-def _by_name(groups: Sequence[Group], tag: str) -> str:
+def _by_name(groups: Sequence[RequestGroup], tag: str) -> str:
     """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no values."""
     rows = [(group.label, row) for group in groups for row in group.rows if row.tag == tag and 95.0 in row.percentiles]
     if not rows:
         return ""
-    shown = ", ".join(f"{_ms(row, 95.0)} for {cut(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES])
-    more = f", and {many(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
+    shown = ", ".join(f"{_ms(row, 95.0)} for {truncate_text(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES])
+    more = f", and {format_count(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
     return f"p95 of {OF_TAGS[tag]} is {shown}{more}"
 
 
 def _ms(row: Row, percentile: float) -> str:
-    return duration(row.percentiles[percentile] / 1e3)
+    return format_duration(row.percentiles[percentile] / 1e3)
 
 
 # -- stages and arms ---------------------------------------------------------------------------------------------------
@@ -307,15 +316,15 @@ def _ms(row: Row, percentile: float) -> str:
 
 def _stages(sweep: SweepSummary) -> str:
     """The first sentence of the first knee."""
-    texts = [knee.text for knee in foremost(sweep)]
-    said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
+    texts = [knee.text for knee in select_top_knees(sweep)]
+    said = next(filter(None, texts), "") or f"{format_count(len(sweep.levels), 'stage')} measured"
     if said.startswith(OPEN):  # the reasons are said below it
         said = said.removeprefix(OPEN).partition(";")[0]
         said = said[:1].upper() + said[1:]
     return said.split(". ")[0].rstrip(".")
 
 
-def _slower(found: Paired) -> str:
+def _slower(found: PairedComparison) -> str:
     """``: TTFT p95 2.3 times as long beside the others``"""
     one = next((f for f in found.figures if (f.metric, f.stat) == ("ttft", "p95") and f.percent is not None), None)
     if one is None or one.percent is None:
@@ -323,7 +332,7 @@ def _slower(found: Paired) -> str:
     return f": TTFT p95 {1 + one.percent / 100:.3g} times as long beside the others"
 
 
-def _arms(found: Paired) -> str:
+def _arms(found: PairedComparison) -> str:
     if found.verdict == INCONCLUSIVE:
         return f"No conclusion: {found.reason.partition(':')[0]}"
     if found.isolated:
@@ -333,9 +342,9 @@ def _arms(found: Paired) -> str:
         return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"
     if found.verdict != DIFFERENT and found.different:
         by_chance = f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} would by chance"
-        return f"Base and candidate may differ by chance alone in {many(found.pairs, 'pair')} ({by_chance})"
+        return f"Base and candidate may differ by chance alone in {format_count(found.pairs, 'pair')} ({by_chance})"
     if found.verdict != DIFFERENT:
-        return f"No difference between base and candidate to be seen in {many(found.pairs, 'pair')}"
-    named = [difference_of(figure) for figure in found.figures if figure.different]
+        return f"No difference between base and candidate to be seen in {format_count(found.pairs, 'pair')}"
+    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
     more = f", {len(named) - MAX_DIFFERENCES} more" if len(named) > MAX_DIFFERENCES else ""
     return f"The candidate differs: {', '.join(named[:MAX_DIFFERENCES])}{more}"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import Compared, compared, many
+from locust_llm.core.text import ComparedTexts, format_comparison, format_count
 from locust_llm.report.analysis.pairs.paired import ISOLATED
-from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, Paired, PairedFigure
+from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, PairedComparison, PairedFigure
 
-from .blocks import Block, Heading, Table, Text, flags_of
+from .blocks import Block, Heading, TableBlock, TextBlock, format_flags
 
 HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval", "")
 FIRST: Final = 5
@@ -21,26 +21,26 @@ NOTE: Final = (
 )
 
 
-def verdict_of(found: Paired) -> str:
+def describe_paired_verdict(found: PairedComparison) -> str:
     """In one sentence or two."""
     if found.isolated:
-        return isolation_of(found)
+        return describe_isolation(found)
     name = "A/A" if found.aa else "A/B"
     if found.verdict == INCONCLUSIVE:
         return f"{name} {found.verdict}: {found.reason}."
     together = f"all figures together: p {found.chance:.2g}" if found.chance is not None else ""
-    said = f"{name} {found.verdict} ({many(found.pairs, 'pair')}; {together})."
+    said = f"{name} {found.verdict} ({format_count(found.pairs, 'pair')}; {together})."
     called = f"{found.different} of {found.known} figures are called different"
     if found.aa:
         return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5%)."
     if found.verdict != DIFFERENT:
         return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
-    named = [difference_of(figure) for figure in found.figures if figure.different]
+    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
     more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
     return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
 
 
-def isolation_of(found: Paired) -> str:
+def describe_isolation(found: PairedComparison) -> str:
     """What the others cost the tenant, in one sentence or two."""
     who = f"Isolation of {found.isolated} {found.isolation}"
     if found.reason:
@@ -51,7 +51,7 @@ def isolation_of(found: Paired) -> str:
         if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
     ]
     return (
-        f"{who} ({many(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside the others is isolated). Beside "
+        f"{who} ({format_count(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside the others is isolated). Beside "
         f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
     )
 
@@ -62,35 +62,35 @@ def _times(figure: PairedFigure) -> str:
     return f"{1 + figure.low_percent / 100:.3g} to {1 + figure.high_percent / 100:.3g}"
 
 
-def head_of(found: Paired) -> tuple[str, ...]:
+def make_paired_head(found: PairedComparison) -> tuple[str, ...]:
     """Of the table of its figures."""
     return ("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD
 
 
-def side_by_side(found: Paired) -> Iterator[Block]:
+def make_paired_table(found: PairedComparison) -> Iterator[Block]:
     """Each figure of both arms."""
     if found.isolated:
         yield Heading(f"Isolation: {found.isolated} beside the others against alone")
     else:
         yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
-    rows = tuple(cells_of(figure) for figure in found.figures)
-    yield Table(head_of(found), rows)
+    rows = tuple(format_paired_cells(figure) for figure in found.figures)
+    yield TableBlock(make_paired_head(found), rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
         few = any(figure.few for figure in found.figures if figure.note == note)
-        yield Text(f"{'* ' * few}{labels}: {note}.")
+        yield TextBlock(f"{'* ' * few}{labels}: {note}.")
     alone = f"Base and candidate: {found.isolated} alone, and beside the others. "
-    yield Text(alone * bool(found.isolated) + NOTE)
+    yield TextBlock(alone * bool(found.isolated) + NOTE)
 
 
-def arms(run: Run) -> Iterator[tuple[str, str]]:
+def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
     """As conditions of the run."""
     s = run.settings
     for arm in run.arms:
         server = arm.host + (f" ({arm.server})" if arm.server else "")
         yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
         if arm.server_flags:
-            yield f"{arm.name} flags", flags_of(arm.server_flags)
+            yield f"{arm.name} flags", format_flags(arm.server_flags)
     done = len({stage.pair for stage in run.stages if stage.pair})
     yield (
         "pairs",
@@ -99,13 +99,13 @@ def arms(run: Run) -> Iterator[tuple[str, str]]:
     )
 
 
-def difference_of(figure: PairedFigure) -> str:
+def format_paired_difference(figure: PairedFigure) -> str:
     """``TTFT p95 (ms) -12.3% (better)``"""
     by = f"{figure.percent:+.1f}%" if figure.percent is not None else _digits(figure).difference
     return f"{figure.label} {by} ({figure.word})"
 
 
-def cells_of(figure: PairedFigure) -> tuple[str, ...]:
+def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
     """Under ``HEAD``."""
     shown = _digits(figure)
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
@@ -113,8 +113,8 @@ def cells_of(figure: PairedFigure) -> tuple[str, ...]:
     return figure.label, shown.base + few, shown.value + few, shown.difference, percent, _reach(figure), figure.word
 
 
-def _digits(figure: PairedFigure) -> Compared:
-    return compared(figure.base, figure.candidate, figure.low, figure.high)
+def _digits(figure: PairedFigure) -> ComparedTexts:
+    return format_comparison(figure.base, figure.candidate, figure.low, figure.high)
 
 
 def _reach(figure: PairedFigure) -> str:

@@ -8,12 +8,12 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Final
 
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.text import format_brief, format_count, format_duration
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.probe.result import ProbeFindings
-from locust_llm.probe.symptoms import Alone, Burst, Stall, Symptoms
+from locust_llm.probe.symptoms import BurstResult, DecoderStall, ProbeMeasurements, PromptCost
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import Block, Heading, TableBlock, TextBlock
 
 BESIDE_HEADING: Final = "Prompts beside decoders"
 MAX_SPREAD: Final = 1.3
@@ -25,60 +25,60 @@ MAX_CACHED_RATIO: Final = 0.5
 """TTFT of the second time / first time; a prompt below it was not computed again."""
 
 
-def scheduler(probe: ProbeFindings) -> Iterator[Text]:
+def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
     """Its name and the reasons; or what is missing to name it."""
     d = probe.diagnosis
-    yield Text(f"Scheduler: {named(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
+    yield TextBlock(f"Scheduler: {format_diagnosis(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
     for missing in d.missing:
-        yield Text(f"Reason: {missing}.")
+        yield TextBlock(f"Reason: {missing}.")
     for i, reason in enumerate(d.reasons):
-        yield Text(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
+        yield TextBlock(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
 
 
-def named(d: Diagnosis, found: Symptoms) -> str:
+def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
     """``chunked, a step takes about 512 tokens (490 to 530); 1 prompt at a time``"""
     if d.name == CANNOT_TELL:
         return CANNOT_TELL
     budget = "" if d.budget is None else f", a step takes {_budget(d.budget, found)}"
     most = max((len(burst.ttft_s) for burst in found.bursts), default=0)
     least = "at least " if d.slots is not None and d.slots > 1 and d.slots == most else ""
-    slots = "" if d.slots is None else f"; {least}{many(d.slots, 'prompt')} at a time"
+    slots = "" if d.slots is None else f"; {least}{format_count(d.slots, 'prompt')} at a time"
     return f"{d.name}{budget}{slots}"
 
 
-def findings(probe: ProbeFindings) -> Iterator[Block]:
+def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
     """The figures, and the advice."""
     found = probe.symptoms
     if found.costs:
         yield Heading("Prompts alone")
         yield _costs(found)
-    if (table := beside(found)) is not None:
+    if (table := make_stall_table(found)) is not None:
         yield Heading(BESIDE_HEADING)
         yield table
-        yield Text(_legend(found))
+        yield TextBlock(_legend(found))
     if found.bursts:
         yield Heading("Bursts of equal prompts, without decoders")
         yield _bursts(found.bursts)
-        yield Text("together: prompts in the first group of first tokens; ?: neither one by one nor in groups")
+        yield TextBlock("together: prompts in the first group of first tokens; ?: neither one by one nor in groups")
     others = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
     if others:
         yield Heading("Other measurements")
-        yield from map(Text, others)
+        yield from map(TextBlock, others)
     if probe.advice:
         yield Heading("Advice")
-        yield from (Text(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
+        yield from (TextBlock(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
 
 
-def by_length(stalls: Iterable[Stall]) -> Iterator[list[Stall]]:
+def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[DecoderStall]]:
     """Those of one kind and length together, in this order."""
 
-    def key(stall: Stall) -> tuple[bool, int]:
+    def key(stall: DecoderStall) -> tuple[bool, int]:
         return stall.kind != "stall", stall.asked_tokens
 
     return (list(some) for _, some in groupby(sorted(stalls, key=key), key))
 
 
-def _budget(budget: tuple[float, float, float], found: Symptoms) -> str:
+def _budget(budget: tuple[float, float, float], found: ProbeMeasurements) -> str:
     low, about, high = budget
     longest = found.of("stall", found.longest)
     few = not longest or median(stall.steps for stall in longest) < MIN_STEPS
@@ -96,8 +96,8 @@ def _outward(tokens: float, *, up: bool) -> int:
     return -int(-tokens // unit) * unit if up else whole // unit * unit
 
 
-def _costs(found: Symptoms) -> Table:
-    def cells(before: Alone | None, cost: Alone) -> tuple[str, ...]:
+def _costs(found: ProbeMeasurements) -> TableBlock:
+    def cells(before: PromptCost | None, cost: PromptCost) -> tuple[str, ...]:
         rate = "-"
         if before is not None and cost.input_tokens > before.input_tokens:
             rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
@@ -105,13 +105,13 @@ def _costs(found: Symptoms) -> Table:
 
     rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
     head = ("prompt", "TTFT (ms)", "requests", "\N{MICRO SIGN}s per further token")
-    return Table(head, tuple(rows))
+    return TableBlock(head, tuple(rows))
 
 
-def beside(found: Symptoms) -> Table | None:
+def make_stall_table(found: ProbeMeasurements) -> TableBlock | None:
     """Of prompts beside decoders; None: there was none."""
 
-    def cells(stalls: list[Stall]) -> tuple[str, ...]:
+    def cells(stalls: list[DecoderStall]) -> tuple[str, ...]:
         asked, kind = stalls[0].asked_tokens, stalls[0].kind
         alone_s = found.alone_s(asked)
         return (
@@ -125,11 +125,11 @@ def beside(found: Symptoms) -> Table | None:
         )
 
     head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "tokens")
-    return Table(head, tuple(map(cells, by_length(found.stalls)))) if found.stalls else None
+    return TableBlock(head, tuple(map(cells, group_stalls_by_length(found.stalls)))) if found.stalls else None
 
 
-def _legend(found: Symptoms) -> str:
-    quiet = "" if found.quiet_s is None else f" Mean gap without a prompt: {duration(found.quiet_s)}."
+def _legend(found: ProbeMeasurements) -> str:
+    quiet = "" if found.quiet_s is None else f" Mean gap without a prompt: {format_duration(found.quiet_s)}."
     few = {stall.decoders for stall in found.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
@@ -141,25 +141,25 @@ def _legend(found: Symptoms) -> str:
     )
 
 
-def _bursts(bursts: Sequence[Burst]) -> Table:
-    def cells(burst: Burst) -> tuple[str, ...]:
-        each = " ".join(brief(s * 1e3, digits=3) for s in burst.ttft_s)
+def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
+    def cells(burst: BurstResult) -> tuple[str, ...]:
+        each = " ".join(format_brief(s * 1e3, digits=3) for s in burst.ttft_s)
         return f"{burst.input_tokens:,} tokens", str(len(burst.ttft_s)), str(burst.side_by_side or "?"), each
 
-    return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts)))
+    return TableBlock(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts)))
 
 
-def _behind(found: Symptoms) -> Iterator[str]:
+def _behind(found: ProbeMeasurements) -> Iterator[str]:
     if found.behind:
         waited, took = ([one.waited for one in found.behind], [one.ttft_s for one in found.behind])
-        alone = "" if found.short_s is None else f", {duration(found.short_s)} alone"
+        alone = "" if found.short_s is None else f", {format_duration(found.short_s)} alone"
         yield (
             f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
             f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the long one."
         )
 
 
-def _cached(found: Symptoms) -> Iterator[str]:
+def _cached(found: ProbeMeasurements) -> Iterator[str]:
     if not found.cached:
         return
     first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
@@ -173,20 +173,23 @@ def _cached(found: Symptoms) -> Iterator[str]:
     )
 
 
-def _early(found: Symptoms) -> Iterator[str]:
+def _early(found: ProbeMeasurements) -> Iterator[str]:
     if found.early_s is None:
         yield "No event without content came much before a first token."
     else:
-        yield f"An event without content came up to {duration(found.early_s)} before the first token."
+        yield f"An event without content came up to {format_duration(found.early_s)} before the first token."
 
 
-def _agreement(found: Symptoms) -> Iterator[str]:
+def _agreement(found: ProbeMeasurements) -> Iterator[str]:
     """How far the rounds are apart."""
     largest = []
     for what, figures in (
         ("TTFT alone", [cost.ttft_s for cost in found.costs]),
-        ("TTFT beside decoders", [[stall.ttft_s for stall in stalls] for stalls in by_length(found.stalls)]),
-        ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in by_length(found.stalls)]),
+        (
+            "TTFT beside decoders",
+            [[stall.ttft_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)],
+        ),
+        ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)]),
         ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
     ):
         apart = [
@@ -206,5 +209,5 @@ def _ms(values_s: Sequence[float]) -> str:
 
 def _spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     """``275 (268 to 280)``; without brackets where both ends read as the median does."""
-    middle, low, high = (brief(value, unit, digits) for value in (median(values), min(values), max(values)))
+    middle, low, high = (format_brief(value, unit, digits) for value in (median(values), min(values), max(values)))
     return middle if low == middle == high else f"{middle} ({low} to {high})"

@@ -8,11 +8,11 @@ from typing import Final
 
 from locust_llm.core.record import NOT_STREAMED
 from locust_llm.core.run import LOST_WORKER, NO_RECORD, Run
-from locust_llm.core.text import brief, duration, many, sentence
-from locust_llm.report.analysis.selection import SEVERAL, scarce
-from locust_llm.report.analysis.summary import Counts, Summary
-from locust_llm.report.in_force import limit_in_brief, users_in_words
-from locust_llm.report.prefix_cache import cache_remarks
+from locust_llm.core.text import capitalise_sentence, format_brief, format_count, format_duration
+from locust_llm.report.analysis.selection import SEVERAL, has_too_few_values
+from locust_llm.report.analysis.summary import RunCounts, Summary
+from locust_llm.report.in_force import describe_users, format_limit_range
+from locust_llm.report.prefix_cache import make_cache_remarks
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo import published
@@ -25,12 +25,12 @@ from locust_llm.slo.client_verdict import (
     LATE_MS,
     OK,
     SEND_LAG,
-    advice_for,
-    signals,
+    advise_on_processes,
+    measure_signals,
 )
-from locust_llm.slo.doubt import DOUBTS, untouched
+from locust_llm.slo.doubt import DOUBTS, list_unaffected_metrics
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.intervals import needed
+from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.rules import PASSES, POINT, WARNS
 
 from .waterfall import QUESTION
@@ -66,7 +66,7 @@ MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""
 
 
-def remarks(summary: Summary, run: Run) -> Iterator[str]:
+def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     probe = summary.examination is not None  # its load is artificial: no remarks about it
     left_out = [QUESTION]  # of an older run: the report answers it itself
@@ -74,7 +74,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     notes = (note for note in run.notes if not note.startswith(tuple(left_out)))
     yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary) for note in notes))
     if not probe and not run.imported:
-        yield loop_remark(summary.conditions, generates=run.settings.generates)
+        yield make_loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     yield from _rejected(summary.counts)
@@ -87,8 +87,8 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     if run.settings.generates:
         yield from _without_itl(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)
-    yield from map(speculation_line, summary.speculation)
-    yield from cache_remarks(summary.prefix_cache)
+    yield from map(format_speculation, summary.speculation)
+    yield from make_cache_remarks(summary.prefix_cache)
     yield from _clock(summary)
     yield from _busy(summary)
     yield from _sent_late(summary)
@@ -113,10 +113,10 @@ def _of_cache(note: str, summary: Summary) -> str:
     return f"{cached}. {known[1]}; --fresh-words sends new ones."
 
 
-def foremost(summary: Summary, run: Run) -> Iterator[str]:
+def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that a reader of the console must know, what went wrong first. The first line has what was lost, and the log
     when."""
-    found = [remark for remark in remarks(summary, run) if not (summary.counts.records_lost and _of_loss(remark))]
+    found = [remark for remark in make_remarks(summary, run) if not (summary.counts.records_lost and _of_loss(remark))]
     yield from (remark for remark in found if remark.startswith("ERROR"))
     yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
     yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
@@ -126,7 +126,7 @@ def _of_loss(remark: str) -> bool:
     return remark.startswith(LOST_WORKER) and NO_RECORD in remark
 
 
-def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
+def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
     """What is missing of the run, or of its reports; its status then is 6."""
     counts = summary.counts
     missing = [*run.unread, *run.gaps]
@@ -137,21 +137,23 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     if counts.broken_lines:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
-        missing.append(f"{many(counts.broken_lines, 'line')} of profile_export.jsonl could not be read ({first})")
+        missing.append(
+            f"{format_count(counts.broken_lines, 'line')} of profile_export.jsonl could not be read ({first})"
+        )
     if summary.sweep is not None and summary.sweep.missing:
         missing.append("stages, or parts of them, are missing")
     return (*missing, *summary.unmade)
 
 
-def incomplete_line(summary: Summary, run: Run) -> str | None:
+def format_incomplete_line(summary: Summary, run: Run) -> str | None:
     """The first line of a report from which something is missing; None of a complete one."""
-    if not (missing := incomplete(summary, run)):
+    if not (missing := list_missing_parts(summary, run)):
         return None
     more = f"; and {len(missing) - MAX_MISSING} more, see the notes" if len(missing) > MAX_MISSING else ""
     return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
 
 
-def stopped_line(summary: Summary, run: Run) -> str | None:
+def format_stopped_line(summary: Summary, run: Run) -> str | None:
     """That somebody stopped the run before its end."""
     if not run.stopped_early:
         return None
@@ -164,7 +166,7 @@ def _cut_after(run: Run) -> str | None:
     """``2 s later``: how long after the stop somebody ended the wait for what was open; None: nobody did."""
     if run.cut_at is None or run.stopping_at is None:
         return None
-    return f"{duration(max(0.0, run.cut_at - run.stopping_at))} later"
+    return f"{format_duration(max(0.0, run.cut_at - run.stopping_at))} later"
 
 
 def _why_cut(run: Run) -> str:
@@ -175,18 +177,18 @@ def _why_cut(run: Run) -> str:
     return f"the grace period of {grace_s:g} s ended" if grace_s else "the run ended, without a grace period"
 
 
-def buffered(run: Run) -> bool:
+def was_stream_buffered(run: Run) -> bool:
     """The streams were held back on the way (client/buffering.py): that merges chunks however fast the load generator is."""
     return any(note.startswith(BUFFERED) for note in run.notes)
 
 
-def verdict_line(summary: Summary, run: Run) -> str | None:
+def format_verdict_line(summary: Summary, run: Run) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
     if not summary.conditions.succeeded and summary.examination is None:
         return None  # there are no figures
-    sound = ", ".join(untouched(summary.client)) if summary.examination is None else ""
+    sound = ", ".join(list_unaffected_metrics(summary.client)) if summary.examination is None else ""
     effect = (
         f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
         if summary.client.level == INVALID
@@ -196,10 +198,10 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
         advice = _for_locustfile(summary.client.advice, run)
     else:
         advice = summary.examination.client_advice
-    if buffered(run):
+    if was_stream_buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
         effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
-    said = [effect, sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
+    said = [effect, capitalise_sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
     return f"CLIENT {summary.client.level}: {'. '.join(said)}"
 
 
@@ -217,7 +219,7 @@ def _stand(summary: Summary, run: Run) -> Iterator[str]:
         yield f"The {which} all the same: no such error can have turned {them}"
 
 
-def slo_line(summary: Summary) -> str | None:
+def format_slo_line(summary: Summary) -> str | None:
     """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:
         return None
@@ -228,15 +230,15 @@ def slo_line(summary: Summary) -> str | None:
     return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
 
 
-def users_of(conditions: Conditions) -> str:
+def format_users(conditions: Conditions) -> str:
     """``6 users``; ``2 to 6 users (4.1 on average)``."""
-    return users_in_words(conditions.users, conditions.users_in_force)
+    return describe_users(conditions.users, conditions.users_in_force)
 
 
-def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
+def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
     s, c = run.settings, summary.conditions
-    whole = (c.succeeded or c.cancelled) and not incomplete(summary, run)
+    whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
     invalid = s.published_rules == published.FAILS and summary.validity is not None and not summary.validity.valid
     if summary.slo_status == INCONCLUSIVE and whole and not invalid:  # else the status is about something else
         yield {
@@ -249,10 +251,10 @@ def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
-def loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
+def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
     """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission).
     ``generates``: answers have a first token."""
-    limit = limit_in_brief(conditions.limit_in_force) or conditions.prefill_limit
+    limit = format_limit_range(conditions.limit_in_force) or conditions.prefill_limit
     gated = limit is not None
     if conditions.loop == "open" and not generates:
         return (
@@ -304,7 +306,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
-            f"WARNING: {many(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
+            f"WARNING: {format_count(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
             + (f" ({which})." if which else ".")
         )
     yield from (f"WARNING: {what}." for what in run.unread)
@@ -323,7 +325,7 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
     ):
         if deviation is not None and asked is not None and abs(deviation) > MAX_LENGTH_DEVIATION:
             side = "above" if deviation > 0 else "below"
-            yield f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the {brief(asked)} tokens asked for."
+            yield f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the {format_brief(asked)} tokens asked for."
 
 
 def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
@@ -365,7 +367,7 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
         rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
     }
     if metrics:
-        users = "these users" if summary.conditions.users is None else users_of(summary.conditions)
+        users = "these users" if summary.conditions.users is None else format_users(summary.conditions)
         yield (
             f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
             "whether the server keeps up with arrivals takes an open loop (--request-rate)."
@@ -375,18 +377,18 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
 def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
-    few = [p for p in sorted(run.settings.columns) if count and scarce(count, p)]
+    few = [p for p in sorted(run.settings.columns) if count and has_too_few_values(count, p)]
     overloaded = summary.delivery is not None and summary.delivery.overload is not None  # then more load is no help
     advice = "" if overloaded else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (
-            f"WARNING: p{p:g}{above} of {many(count, 'request')} is little more than the slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p))} requests, and {needed(p)} for both ends of its interval.{advice}"
+            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the slowest of them: p{p:g} takes "
+            f"{math.ceil(100 / (100 - p))} requests, and {count_needed_values(p)} for both ends of its interval.{advice}"
         )
 
 
-def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
+def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
     if succeeded and counts.tokens_from_usage == succeeded:
         yield "Tokens: counted by the server (usage) for every request."
     elif succeeded:
@@ -397,12 +399,12 @@ def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
         )
 
 
-def _rejected(counts: Counts) -> Iterator[str]:
+def _rejected(counts: RunCounts) -> Iterator[str]:
     """Counts of the server's that were not taken."""
     if not counts.rejected_counts:
         return
     each = (
-        f"{name} of {many(requests, 'request')} ({value}{', for one' * (requests > 1)})"
+        f"{name} of {format_count(requests, 'request')} ({value}{', for one' * (requests > 1)})"
         for name, (requests, value) in sorted(counts.rejected_counts.items())
     )
     yield (
@@ -411,19 +413,19 @@ def _rejected(counts: Counts) -> Iterator[str]:
     )
 
 
-def _without_itl(counts: Counts, succeeded: int) -> Iterator[str]:
+def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
     """Requests of which nobody knows when their tokens came."""
     why = {reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED}
     if not why:
         return
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
     yield (
-        f"{sum(why.values()):,} of {many(succeeded, 'request')} have no Inter Token Latency, and no token rate per user: "
+        f"{sum(why.values()):,} of {format_count(succeeded, 'request')} have no Inter Token Latency, and no token rate per user: "
         f"{reasons}."
     )
 
 
-def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:
+def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:
     """What is of chunks and what of tokens, where these differ."""
     tokens = counts.tokens_per_chunk
     if tokens is None or tokens <= SEVERAL:
@@ -437,14 +439,14 @@ def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:
     )
 
 
-def speculation_line(of: Speculation) -> str:
+def format_speculation(of: Speculation) -> str:
     """``Speculative decoding (vLLM): 61.7 % of 2,000 draft tokens were accepted, ...``."""
     where = f"{of.engine}, {of.source}" if of.source else of.engine
     if of.drafted is None:
         return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
     steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
-    source = f"as {many(of.answers, 'answer')} reported" if of.answers else ""
-    source = source or f"by its counters over {duration(of.window_s)} of the profiling phase"
+    source = f"as {format_count(of.answers, 'answer')} reported" if of.answers else ""
+    source = source or f"by its counters over {format_duration(of.window_s)} of the profiling phase"
     return (
         f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, {source}."
     )
@@ -464,11 +466,11 @@ def _clock(summary: Summary) -> Iterator[str]:
         )
     if counts.ttft_upper_bounds:
         yield (
-            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
+            f"The first chunk of {format_count(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
             "come sooner: Time to First Token is an upper bound there."
         )
     if counts.retransmits:
-        yield f"The network lost packets: {many(counts.retransmits, 'TCP segment')} to the server retransmitted."
+        yield f"The network lost packets: {format_count(counts.retransmits, 'TCP segment')} to the server retransmitted."
     if not counts.gaps_exact:
         yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel", "tool"):
@@ -480,21 +482,21 @@ def _busy(summary: Summary) -> Iterator[str]:
         if e.cpu_share is not None and e.cpu_share > FULL_CORE:
             yield (
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
-                f"throughput, not the server. {advice_for([e])}"
+                f"throughput, not the server. {advise_on_processes([e])}"
             )
 
 
 def _sent_late(summary: Summary) -> Iterator[str]:
     """One request of few, which decides nothing."""
     for e in summary.evidence:
-        sending = next((signal for signal in signals(e) if signal.what == SEND_LAG), None)
+        sending = next((signal for signal in measure_signals(e) if signal.what == SEND_LAG), None)
         latest_ms, share = e.latest_send_ms, e.late_share
         if sending is None or sending.level != OK or e.requests >= FEW or latest_ms is None or share is None:
             continue
         if latest_ms > LATE_MS[0]:
             begin = "WARNING: the" if latest_ms > LATE_MS[1] else "The"
             yield (
-                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests {brief(latest_ms, ' ms', 3)} late. "
+                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests {format_brief(latest_ms, ' ms', 3)} late. "
                 f"That is {share:.1%} of the requests' time, so it does not lower the client verdict."
             )
 
@@ -521,4 +523,4 @@ def _why(signals: AbstractSet[str]) -> str:
 
 
 def _requests(count: int) -> str:
-    return f"{many(count, 'request')} {'was' if count == 1 else 'were'}"
+    return f"{format_count(count, 'request')} {'was' if count == 1 else 'were'}"

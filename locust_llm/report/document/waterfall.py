@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.text import duration, many, number, supported
+from locust_llm.core.text import format_count, format_duration, format_number, format_supported
 from locust_llm.report.results.waterfall import (
     CLIENT,
     CONNECT,
@@ -18,19 +18,19 @@ from locust_llm.report.results.waterfall import (
     REQUESTS,
     RETRIES,
     SERVER,
-    Breakdown,
-    Group,
-    OwnMean,
-    OwnMeans,
-    Part,
+    LatencyAttribution,
+    LatencyBreakdown,
+    LatencyPart,
     ServerClock,
-    Waterfall,
-    measure,
-    name_of,
-    title,
+    ServerHistogramMean,
+    ServerHistogramMeans,
+    SlowGroup,
+    name_breakdown,
+    name_breakdown_metric,
+    name_latency_part,
 )
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import Block, Heading, TableBlock, TextBlock
 
 HEADING: Final = "Where slow requests spend their time"
 BARS: Final = "Slow requests, part by part"
@@ -63,34 +63,34 @@ RULES: Final = {
 """What follows from the largest part."""
 
 
-def where_the_time_went(found: Waterfall) -> Iterator[Block]:
+def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
     """Sentence and table of each breakdown, the groups, and where the figures are from."""
     yield Heading(HEADING)
     for one in found.breakdowns:
-        yield Text(sentence(one))
+        yield TextBlock(describe_slow_requests(one))
         names = [part.name for part in one.parts]
-        yield Table(
-            (f"Part of {title(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
+        yield TableBlock(
+            (f"Part of {name_breakdown(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
             tuple(_row(part, names) for part in one.parts),
             numbers=False,
         )
     if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
-        yield Table(
-            ("Requests", "count", measure(grouped), "largest part of slow requests", "share"),
+        yield TableBlock(
+            ("Requests", "count", name_breakdown_metric(grouped), "largest part of slow requests", "share"),
             tuple(map(_group, grouped.groups)),
             numbers=False,
         )
-    if answer := time_in_server(found):
-        yield Text(answer)
+    if answer := describe_server_time(found):
+        yield TextBlock(answer)
     for own in found.own_means:
         yield from _own(own, found)
-    yield Text(" ".join(_from(found)))
+    yield TextBlock(" ".join(_from(found)))
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def time_in_server(found: Waterfall) -> str:
+def describe_server_time(found: LatencyAttribution) -> str:
     """How the time in the server is divided on average; empty where single requests tell, as then the parts have it."""
     server = found.server
     if server.basis == REQUESTS:
@@ -104,131 +104,132 @@ def time_in_server(found: Waterfall) -> str:
             f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, {_time(server.prefill_ms)} "
             f"prefill{rest}, means of {_counted(server.count, found)}.{others}"
         )
-    where = "in the server and on the way through the proxy" if unknown_way(found) else "in the server"
+    where = "in the server and on the way through the proxy" if has_unknown_route(found) else "in the server"
     known = "The metrics page does not split it: tracing" if found.own_means else "A metrics page or tracing"
     return (
-        f"From the send to the first token: {duration(server.server_ms / 1e3)} {where}, on average. {known} "
+        f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on average. {known} "
         "(--otlp-receiver) would split it."
     )
 
 
 def _time(ms: float) -> str:
     """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
-    return duration(round(ms / 1e3, 5))
+    return format_duration(round(ms / 1e3, 5))
 
 
-def _own(own: OwnMeans, found: Waterfall) -> Iterator[Block]:
+def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block]:
     count = max(mean.count for mean in own.means)
     server = f"{own.engine}, {own.source}" if own.source else own.engine
     head = (
         f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)", "here (ms)",
         "difference (ms)", "from",
     )  # fmt: skip
-    yield Table(head, tuple(map(_beside, own.means)), numbers=False)
+    yield TableBlock(head, tuple(map(_beside, own.means)), numbers=False)
     if count < found.requests / MORE:
-        yield Text("The server counts a request when it ends: these are the first ones of many.")
+        yield TextBlock("The server counts a request when it ends: these are the first ones of many.")
     elif count < found.requests:
-        yield Text("The other requests ended before the first reading of its metrics, or after the last.")
+        yield TextBlock("The other requests ended before the first reading of its metrics, or after the last.")
 
 
-def _counted(count: int, found: Waterfall) -> str:
+def _counted(count: int, found: LatencyAttribution) -> str:
     """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's readings."""
     missed = f" of {found.requests}" if count < found.requests else ""
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
-def _beside(mean: OwnMean) -> tuple[str, ...]:
+def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
     name, here_ms = NAMES_OF_MEANS.get(mean.name, mean.name), mean.here_ms
     if here_ms is None:
-        return name, number(mean.server_ms, 4), "-", "-", "-"
+        return name, format_number(mean.server_ms, 4), "-", "-", "-"
     source = "reported" if mean.name in (QUEUE, PREFILL) else "measured"
-    return name, number(mean.server_ms, 4), number(here_ms, 4), f"{here_ms - mean.server_ms:+.2f}", source
+    return name, format_number(mean.server_ms, 4), format_number(here_ms, 4), f"{here_ms - mean.server_ms:+.2f}", source
 
 
 # -- slow requests -----------------------------------------------------------------------------------------------------
 
 
-def sentence(breakdown: Breakdown) -> str:
+def describe_slow_requests(breakdown: LatencyBreakdown) -> str:
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
     server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
     largest = _largest(breakdown)
-    parts = ", ".join(f"{duration(ms / 1e3)} {name}" for ms, name, _ in largest)
-    typical = duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
+    parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
+    typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
     who = "The slowest request" if breakdown.slow == 1 else f"The {breakdown.slow:,} requests at or above it"
     average = "" if breakdown.slow == 1 else " on average"
     rule = RULES.get(largest[0][2], "") if largest else ""
     return (
-        f"{title(breakdown)} is {duration(breakdown.value_ms / 1e3)}. {who} took {duration(whole_ms / 1e3)}{average} "
+        f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took {format_duration(whole_ms / 1e3)}{average} "
         f"(typical ones: {typical}): {parts}. {rule}"
     ).rstrip()
 
 
-def _largest(breakdown: Breakdown) -> list[tuple[float, str, str]]:
+def _largest(breakdown: LatencyBreakdown) -> list[tuple[float, str, str]]:
     """(ms, in words, part) of the parts that are named, the largest first."""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
     names = [part.name for part in breakdown.parts]
     found = sorted(
-        ((part.slow_ms, name_of(part.name, names), part.name) for part in breakdown.parts), key=lambda one: -one[0]
+        ((part.slow_ms, name_latency_part(part.name, names), part.name) for part in breakdown.parts),
+        key=lambda one: -one[0],
     )
     return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
 
 
-def in_brief(found: Waterfall) -> str:
+def summarise_latency_parts(found: LatencyAttribution) -> str:
     """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first breakdown; and what else is
     known of the time in the server, where single requests do not tell."""
-    return " ".join(filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), time_in_server(found))))
+    return " ".join(filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), describe_server_time(found))))
 
 
-def _in_shares(breakdown: Breakdown, found: Waterfall) -> str:
+def _in_shares(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
     parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown))
-    proxy = unknown_way(found) and any(part.name == SERVER for part in breakdown.parts)
-    return f"{title(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
+    proxy = has_unknown_route(found) and any(part.name == SERVER for part in breakdown.parts)
+    return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
 
-def unknown_way(found: Waterfall) -> bool:
+def has_unknown_route(found: LatencyAttribution) -> bool:
     """There is a proxy, and requests of which the server reported nothing."""
     return bool(found.proxy) and found.server.basis != REQUESTS
 
 
-def _row(part: Part, names: list[str]) -> tuple[str, ...]:
-    means = (number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
-    return name_of(part.name, names), *means, part.source
+def _row(part: LatencyPart, names: list[str]) -> tuple[str, ...]:
+    means = (format_number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
+    return name_latency_part(part.name, names), *means, part.source
 
 
-def _group(group: Group) -> tuple[str, ...]:
+def _group(group: SlowGroup) -> tuple[str, ...]:
     name, ms = group.longest
     whole_ms = sum(ms for _, ms, _ in group.parts)
     return (
         f"{group.by} {group.label}",
         f"{group.count:,}",
-        f"p{group.percentile:g} {duration(group.value_ms / 1e3)}",
-        f"{name_of(name, [name for name, _, _ in group.parts])}, {duration(ms / 1e3)}",
+        f"p{group.percentile:g} {format_duration(group.value_ms / 1e3)}",
+        f"{name_latency_part(name, [name for name, _, _ in group.parts])}, {format_duration(ms / 1e3)}",
         f"{ms / whole_ms:.0%}",
     )
 
 
-def _from(found: Waterfall) -> Iterator[str]:
+def _from(found: LatencyAttribution) -> Iterator[str]:
     if found.reported:
-        sources = " and ".join(f"{many(count, 'request')} ({name})" for name, count in found.reported.items())
+        sources = " and ".join(f"{format_count(count, 'request')} ({name})" for name, count in found.reported.items())
         few = "" if found.server.basis == REQUESTS else ", too few, or too little, to split the time in the server"
         yield f"The server reported its own times for {sources} of {found.requests:,}{few}."
     else:
         yield "The server reported nothing of single requests."
-    if unknown_way(found):
+    if has_unknown_route(found):
         yield f"The way through the proxy ({found.proxy}) is not known: it is part of the time in the server here."
     if found.server_clock is not None:
         yield _clock(found.server_clock)
     if found.impossible:
-        yield f"For {many(found.impossible, 'request')} it reported more time than there was: left out."
+        yield f"For {format_count(found.impossible, 'request')} it reported more time than there was: left out."
     yield from (f"Left out: {why}." for why in found.left_out)
 
 
 def _clock(clock: ServerClock) -> str:
-    within = duration(clock.within_s)
+    within = format_duration(clock.within_s)
     if abs(clock.ahead_s) <= clock.within_s:
         return f"The server's clock agrees with this machine's within {within}."
-    offset = supported(abs(clock.ahead_s), clock.within_s, " s", 13)
+    offset = format_supported(abs(clock.ahead_s), clock.within_s, " s", 13)
     way = "ahead of" if clock.ahead_s > 0 else "behind"
     return f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); no part depends on it."

@@ -9,14 +9,14 @@ import msgspec
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, RATE
 from locust_llm.report.analysis.best_points import CurvePoint, PaceLimit, find_pace_limits, mark_best_points
-from locust_llm.report.analysis.summary import Level, Row, Summary
-from locust_llm.report.results.work import Length, Work, other_work
+from locust_llm.report.analysis.summary import LoadLevel, Row, Summary
+from locust_llm.report.results.work import LengthStatistics, RunWork, find_work_differences
 from locust_llm.slo.metrics import ITL, PER_USER
 
 MEDIAN: Final = 50.0
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """What must be alike, or two curves say nothing about each other."""
 
     model: str
@@ -25,16 +25,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Means over the requests: asked for, or where that is not known what came."""
 
     @property
-    def work(self) -> Work:
+    def work(self) -> RunWork:
         lengths = {"input tokens": self.input_tokens, "output tokens": self.output_tokens}
-        return Work(self.model, {what: None if mean is None else Length(mean) for what, mean in lengths.items()})
+        return RunWork(
+            self.model, {what: None if mean is None else LengthStatistics(mean) for what, mean in lengths.items()}
+        )
 
     def __str__(self) -> str:
         lengths = (self.input_tokens, self.output_tokens)
         return f"{self.model or 'a model'}, {' / '.join('?' if n is None else f'{n:,.0f}' for n in lengths)} tokens"
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True):
+class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Of a sweep, or of runs one by one."""
 
     name: str
@@ -47,7 +49,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the point at the foremost knee of the sweep; None: there is none."""
     knee_rule: str = ""
     limits: tuple[PaceLimit, ...] = ()
-    workloads: tuple[Workload, ...] = ()
+    workloads: tuple[CurveWorkload, ...] = ()
     """Of its run, or of each of its runs."""
     simulated: bool = False
     not_valid: str = ""
@@ -64,24 +66,24 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(point for point in self.points if point.best)
 
 
-def at(curve: Curve, per_user: float) -> float | None:
+def throughput_at_pace(curve: ParetoCurve, per_user: float) -> float | None:
     """Tokens a second per GPU at a pace, by the step function; None: no point is as fast."""
     return max((y for x, y in curve.steps if x >= per_user), default=None)
 
 
-def apart(curves: Sequence[Curve]) -> str:
+def describe_curve_differences(curves: Sequence[ParetoCurve]) -> str:
     """In what curves differ that should be alike, one sentence; empty: in nothing that is known."""
     named = [(curve.name, workload) for curve in curves for workload in curve.workloads]
     pairs = combinations([workload.work for _, workload in named], 2)
-    what = dict.fromkeys(found.what for base, here in pairs for found in other_work(base, here))
+    what = dict.fromkeys(found.what for base, here in pairs for found in find_work_differences(base, here))
     if not what:
         return ""
     each = dict.fromkeys(f"{name}: {workload}" for name, workload in named)
     return f"These runs cannot be compared, as they differ in {' and '.join(what)} ({'; '.join(each)})"
 
 
-def of_level(
-    level: Level, gpus: int | None, percentile: float = MEDIAN, joules_per_output_token: float | None = None
+def make_level_point(
+    level: LoadLevel, gpus: int | None, percentile: float = MEDIAN, joules_per_output_token: float | None = None
 ) -> CurvePoint | None:
     """A stage; None where it lacks one of the two."""
     itl = _at(level.latencies.get(ITL.tag), percentile)
@@ -96,7 +98,7 @@ def of_level(
     )  # fmt: skip
 
 
-def of_run(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> CurvePoint | None:
+def make_run_point(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> CurvePoint | None:
     """A run of one load."""
     rows, c = {row.tag: row for row in summary.rows}, summary.conditions
     itl = _at(rows.get(ITL.tag), percentile)
@@ -111,9 +113,9 @@ def of_run(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> Cu
     )  # fmt: skip
 
 
-def _workload(summary: Summary) -> Workload:
+def _workload(summary: Summary) -> CurveWorkload:
     c = summary.conditions
-    return Workload(
+    return CurveWorkload(
         model=c.model,
         input_tokens=c.input_tokens if c.asked_input_tokens is None else c.asked_input_tokens,
         output_tokens=c.output_tokens if c.asked_output_tokens is None else c.asked_output_tokens,
@@ -124,19 +126,19 @@ def _at(row: Row | None, percentile: float) -> float | None:
     return None if row is None else row.percentiles.get(percentile)
 
 
-def of_sweep(
+def make_sweep_curve(
     run: Run, summary: Summary, gpus: int | None, percentile: float, joules: Sequence[float | None], name: str
-) -> Curve:
+) -> ParetoCurve:
     """``joules``: an output token of each stage, in the order of the levels. Raises ValueError of one sentence."""
     assert summary.sweep is not None
     sweep = summary.sweep
-    found = [of_level(level, gpus, percentile, each) for level, each in zip(sweep.levels, joules, strict=True)]
+    found = [make_level_point(level, gpus, percentile, each) for level, each in zip(sweep.levels, joules, strict=True)]
     points = [point for point in found if point is not None]
     if not points:
         raise ValueError(f"{name} has no stage with TPOT p{percentile:g} and output tokens a second")
     knee = next((knee for knee in sweep.knees if knee.value in [point.value for point in points]), None)
     broken = () if summary.validity is None else summary.validity.broken
-    return Curve(
+    return ParetoCurve(
         name=name, axis=sweep.axis, gpus=gpus, points=mark_best_points(points),
         limits=find_pace_limits(run.settings.rules.readable),
         knee=None if knee is None else knee.value, knee_rule="" if knee is None else knee.rule,
@@ -146,9 +148,13 @@ def of_sweep(
     )  # fmt: skip
 
 
-def of_points(runs: Sequence[tuple[Run, Summary]], gpus: int | None, percentile: float, name: str) -> Curve:
+def make_curve_of_runs(
+    runs: Sequence[tuple[Run, Summary]], gpus: int | None, percentile: float, name: str
+) -> ParetoCurve:
     """Runs of one load each, all closed loops or all open ones. Raises ValueError of one sentence."""
-    found = [(point, summary) for _, summary in runs if (point := of_run(summary, gpus, percentile)) is not None]
+    found = [
+        (point, summary) for _, summary in runs if (point := make_run_point(summary, gpus, percentile)) is not None
+    ]
     if not found:
         raise ValueError(f"{name}: no run has TPOT p{percentile:g} and output tokens a second")
     loops = {summary.conditions.loop for _, summary in runs}
@@ -156,7 +162,7 @@ def of_points(runs: Sequence[tuple[Run, Summary]], gpus: int | None, percentile:
         raise ValueError(f"{name}: closed and open loops make no curve together")
     points = sorted((point for point, _ in found), key=lambda point: point.value)
     every = dict.fromkeys(limit for run, _ in runs for limit in find_pace_limits(run.settings.rules.readable))
-    return Curve(
+    return ParetoCurve(
         name=name, axis=CONCURRENCY if loops == {"closed"} else RATE, gpus=gpus, points=mark_best_points(points),
         limits=tuple(every),
         workloads=tuple(_workload(summary) for _, summary in found),

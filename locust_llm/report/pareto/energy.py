@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Final
 
-from locust_llm.core.engine_metrics import EngineSample, History
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.window import measured
+from locust_llm.report.analysis.window import find_measured_span
 from locust_llm.report.results.energy import Energy
 
 MIN_COVERED: Final = 0.8
@@ -16,7 +16,7 @@ Span = tuple[float, float]
 """Unix seconds."""
 
 
-def energy(history: History, span: Span, output_tokens_per_s: float | None) -> Energy | None:
+def measure_energy(history: EngineHistory, span: Span, output_tokens_per_s: float | None) -> Energy | None:
     """Over ``span``. None without readings of power, or with too few. Joules a token: the mean of the watts over the output
     tokens a second of the same time, the prefills' share included."""
     powers = [
@@ -32,23 +32,23 @@ def energy(history: History, span: Span, output_tokens_per_s: float | None) -> E
     return Energy(gpus=len(powers), watts=total, joules_per_output_token=each)
 
 
-def energy_of(summary: Summary, run: Run, history: History) -> Energy | None:
+def measure_run_energy(summary: Summary, run: Run, history: EngineHistory) -> Energy | None:
     """Of a run of one load: its measured time, or the profiling phase until nothing new was sent."""
     ended_at = run.stopping_at or run.ended_at
-    span = measured(run) or (None if ended_at is None else (run.profiling_at, ended_at))
+    span = find_measured_span(run) or (None if ended_at is None else (run.profiling_at, ended_at))
     if summary.swept or span is None or span[1] <= span[0]:
         return None
     tokens = next((row.avg for row in summary.rows if row.tag == "output_token_throughput"), None)
-    return energy(history, span, tokens)
+    return measure_energy(history, span, tokens)
 
 
-def of_stages(sweep: SweepSummary, run: Run, history: History) -> list[float | None]:
+def measure_stage_energies(sweep: SweepSummary, run: Run, history: EngineHistory) -> list[float | None]:
     """Joules an output token of each stage, in the order of the levels."""
     spans = {stage.number: (stage.measured_at, stage.ended_at) for stage in run.stages}
     found: list[float | None] = []
     for level in sweep.levels:
         began_at, ended_at = spans.get(level.number, (None, 0.0))
-        drawn = None if began_at is None else energy(history, (began_at, ended_at), level.output_tokens_per_s)
+        drawn = None if began_at is None else measure_energy(history, (began_at, ended_at), level.output_tokens_per_s)
         found.append(None if drawn is None else drawn.joules_per_output_token)
     return found
 

@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from locust_llm.core.text import clean, duration, many
+from locust_llm.core.text import clean_line, format_count, format_duration
 from locust_llm.report.results.waterfall import (
     NAMES,
-    Breakdown,
-    Overlapping,
-    Slowest,
-    Waterfall,
-    measure,
-    name_of,
-    title,
+    LatencyAttribution,
+    LatencyBreakdown,
+    OverlappingRequest,
+    SlowRequest,
+    name_breakdown,
+    name_breakdown_metric,
+    name_latency_part,
 )
 
 Parts = Sequence[tuple[str, float, str]]
@@ -26,7 +26,7 @@ MIN_SHARE: Final = 0.002
 NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
-class Bars(NamedTuple):
+class BarDrawing(NamedTuple):
     """A drawing."""
 
     title: str
@@ -36,7 +36,7 @@ class Bars(NamedTuple):
     drawn: Markup
 
 
-def breakdown_bars(found: Waterfall) -> Iterator[Bars]:
+def draw_breakdown_bars(found: LatencyAttribution) -> Iterator[BarDrawing]:
     """One of each breakdown, one of the groups, and one of the slowest requests."""
     for one in found.breakdowns:
         yield _bars(one)
@@ -44,9 +44,9 @@ def breakdown_bars(found: Waterfall) -> Iterator[Bars]:
         yield _groups(grouped)
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
-        label = f"The {many(len(found.slowest), 'slowest request')}, part by part"
+        label = f"The {format_count(len(found.slowest), 'slowest request')}, part by part"
         rows = Markup("").join(_waterfall(one, longest) for one in found.slowest)
-        yield Bars(
+        yield BarDrawing(
             title=f"The slowest {len(found.slowest)}",
             caption="From due to the first token. Open one: its parts one after the other, and the requests that waited for "
             "a first token at the same time, on one axis.",
@@ -55,31 +55,31 @@ def breakdown_bars(found: Waterfall) -> Iterator[Bars]:
         )
 
 
-def _bars(one: Breakdown) -> Bars:
+def _bars(one: LatencyBreakdown) -> BarDrawing:
     slow = [(part.name, part.slow_ms, part.source) for part in one.parts]
     typical = [(part.name, part.typical_ms, part.source) for part in one.parts]
     longest = max(_whole(slow), _whole(typical)) or 1.0
     rows = _row(f"p{one.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
-    label = f"{clean(title(one))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
-    return Bars(
-        title=clean(title(one)),
-        caption=f"Mean of the {many(one.slow, 'request')} at or above the percentile (their times are in the keys) and of "
+    label = f"{clean_line(name_breakdown(one))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
+    return BarDrawing(
+        title=clean_line(name_breakdown(one)),
+        caption=f"Mean of the {format_count(one.slow, 'request')} at or above the percentile (their times are in the keys) and of "
         f"the {one.typical:,} around the median.",
         label=label,
         drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + _framed("img", label, rows),
     )
 
 
-def _groups(one: Breakdown) -> Bars:
+def _groups(one: LatencyBreakdown) -> BarDrawing:
     longest = max(_whole(group.parts) for group in one.groups) or 1.0
     drawn = Markup("")
     for by, some in groupby(one.groups, lambda group: (group.by, group.percentile)):
         rows = Markup("").join(_row(group.label, group.parts, longest) for group in some)
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
-    each = "; ".join(f"{clean(group.label)} {_said(group.parts, longest)}" for group in one.groups)
-    label = f"{clean(measure(one))} of the slow requests of each group: {each}"
-    return Bars(
-        title=f"{clean(measure(one))} by group",
+    each = "; ".join(f"{clean_line(group.label)} {_said(group.parts, longest)}" for group in one.groups)
+    label = f"{clean_line(name_breakdown_metric(one))} of the slow requests of each group: {each}"
+    return BarDrawing(
+        title=f"{clean_line(name_breakdown_metric(one))} by group",
         caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
         label=label,
         drawn=_keys(_shown((group.parts for group in one.groups), longest)) + _framed("img", label, drawn),
@@ -94,8 +94,8 @@ def _said(parts: Parts, longest_ms: float) -> str:
     """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
     names = [name for name, _, _ in parts]
     shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
-    each = (f"{name_of(name, names)} {duration(ms / 1e3)}" for name, ms in shown)
-    return f"{duration(_whole(parts) / 1e3)}: {', '.join(each)}"
+    each = (f"{name_latency_part(name, names)} {format_duration(ms / 1e3)}" for name, ms in shown)
+    return f"{format_duration(_whole(parts) / 1e3)}: {', '.join(each)}"
 
 
 def _whole(parts: Parts) -> float:
@@ -111,7 +111,7 @@ def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Mar
     shown, order = set(names), list(NAMES)
     keys = Markup("").join(
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
-            name, name_of(name, shown), _time_of(times_ms.get(name))
+            name, name_latency_part(name, shown), _time_of(times_ms.get(name))
         )
         for name in sorted(shown, key=order.index)
     )
@@ -119,12 +119,12 @@ def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Mar
 
 
 def _time_of(ms: float | None) -> Markup:
-    return Markup("") if ms is None else Markup("<small>{}</small>").format(duration(round(ms / 1e3, 5)))
+    return Markup("") if ms is None else Markup("<small>{}</small>").format(format_duration(round(ms / 1e3, 5)))
 
 
 def _row(label: str, parts: Parts, longest_ms: float) -> Markup:
     return Markup("<div class=owner><span>{}</span>{}<b>{}</b></div>").format(
-        clean(label), _bar(parts, longest_ms), duration(_whole(parts) / 1e3)
+        clean_line(label), _bar(parts, longest_ms), format_duration(_whole(parts) / 1e3)
     )
 
 
@@ -137,7 +137,7 @@ def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
             drawn.append(
                 Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
                     name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
-                    f"{name_of(name, [other for other, _, _ in parts])}: {duration(ms / 1e3)}, {source}",
+                    f"{name_latency_part(name, [other for other, _, _ in parts])}: {format_duration(ms / 1e3)}, {source}",
                 )
             )  # fmt: skip
         at_ms += ms
@@ -146,29 +146,29 @@ def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
     )
 
 
-def _waterfall(one: Slowest, longest_ms: float) -> Markup:
+def _waterfall(one: SlowRequest, longest_ms: float) -> Markup:
     tokens = "" if one.input_tokens is None else f", {one.input_tokens:,} tokens"
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
-        clean(one.id or "?"), _bar(one.parts, longest_ms), duration(one.total_ms / 1e3)
+        clean_line(one.id or "?"), _bar(one.parts, longest_ms), format_duration(one.total_ms / 1e3)
     )
     rows, at_ms, names = Markup(""), 0.0, [name for name, _, _ in one.parts]
     for part in one.parts:
         name, ms, source = part
         rows += Markup("<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>").format(
-            name_of(name, names), source, _bar([part], one.total_ms, at_ms), duration(ms / 1e3)
+            name_latency_part(name, names), source, _bar([part], one.total_ms, at_ms), format_duration(ms / 1e3)
         )
         at_ms += ms
     rest = one.others - len(one.overlapping)
     more = f" The longest {len(one.overlapping)} of {one.others}:" if rest else ""
     way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(more)
     beside = Markup("").join(_beside(other, one.total_ms) for other in one.overlapping)
-    about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean(one.model)}."
+    about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean_line(one.model)}."
     return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
         head, about, rows, way if beside else "", beside
     )
 
 
-def _beside(other: Overlapping, total_ms: float) -> Markup:
+def _beside(other: OverlappingRequest, total_ms: float) -> Markup:
     """On the axis of the slow one, cut where it begins and ends."""
     start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
     tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
@@ -177,5 +177,9 @@ def _beside(other: Overlapping, total_ms: float) -> Markup:
         "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
         '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" height="10"/></svg><b>{}</b></div>'
     ).format(
-        clean(other.id or "?"), tokens, start, max(end - start, 2.0), duration((other.to_ms - other.from_ms) / 1e3)
+        clean_line(other.id or "?"),
+        tokens,
+        start,
+        max(end - start, 2.0),
+        format_duration((other.to_ms - other.from_ms) / 1e3),
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from locust_llm.core.engine_metrics import EngineSample, History, grown
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample, counter_increase
 
 RECENT: Final = 6
 """Samples, mostly a second apart, over which a counter's growth is taken on the live page."""
@@ -52,7 +52,7 @@ CHARTS: Final = (
 """In their order on a page."""
 
 
-def names(history: History, before: Sequence[str] = ()) -> list[str]:
+def list_line_names(history: EngineHistory, before: Sequence[str] = ()) -> list[str]:
     """Of the lines: ``before``, then the others, servers before GPUs. Those beyond LINES are not drawn."""
     new = sorted(history.names - set(before), key=lambda name: (", GPU " in name, _numbered(name)))
     return [*before, *new][:LINES]
@@ -63,7 +63,7 @@ def _numbered(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def now(history: History, lines_of: Sequence[str]) -> tuple[tuple[float | None, ...] | None, ...]:
+def read_current_values(history: EngineHistory, lines_of: Sequence[str]) -> tuple[tuple[float | None, ...] | None, ...]:
     """For each chart the value of each line at this moment; None for a chart without any."""
     lines = [history.by_name[name][-RECENT:] for name in lines_of]
     values = [tuple(_last(chart, samples) for samples in lines) for chart in CHARTS]
@@ -76,8 +76,8 @@ def _last(chart: Chart, samples: Sequence[EngineSample]) -> float | None:
     if chart.kind == "level":
         return _rounded(getattr(samples[-1], chart.field), chart.factor)
     known = [sample for sample in samples if not sample.failure]
-    growth = grown(known, chart.field)
-    over = grown(known, chart.of) if chart.kind == "share" else known[-1].at - known[0].at
+    growth = counter_increase(known, chart.field)
+    over = counter_increase(known, chart.of) if chart.kind == "share" else known[-1].at - known[0].at
     return None if growth is None or not over else _rounded(growth / over, chart.factor)
 
 

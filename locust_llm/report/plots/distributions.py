@@ -12,11 +12,23 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import FAILURES, OK
-from locust_llm.core.text import duration
-from locust_llm.report.analysis.columns import Columns
-from locust_llm.report.analysis.gaps import Gaps
+from locust_llm.core.text import format_duration
+from locust_llm.report.analysis.columns import RequestColumns
+from locust_llm.report.analysis.gaps import GapCounts
 
-from .model import LOG_NOTE, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within
+from .model import (
+    LOG_NOTE,
+    Floats,
+    Limits,
+    Plot,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    choose_log_base,
+    clip_marks,
+    make_dot_series,
+    round_values,
+)
 
 SPECTRUM_POINTS: Final = 150
 TICKS: Final = (
@@ -36,7 +48,7 @@ WHOLE: Final = {"ttft_s": ("Time to first token", "TTFT"), "latency_s": ("Reques
 """Names of what is drawn first."""
 
 
-def distributions(columns: Columns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
+def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
     """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase. Where nothing is
     generated the request latency takes the place of TTFT."""
     requests = columns.requests
@@ -57,9 +69,9 @@ def distributions(columns: Columns, open_loop: bool, limits: Limits) -> Iterator
     ]
     marks = tuple(mark for name in chosen for mark in limits.get(name, ()))
     yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share)
-    between: list[tuple[str, str, Floats | Gaps]] = [
+    between: list[tuple[str, str, Floats | GapCounts]] = [
         ("ITL", "p50", _ms(requests, "itl_s", ok)),
-        ("ICL", "decode", columns.gaps.get("profiling", Gaps())),
+        ("ICL", "decode", columns.gaps.get("profiling", GapCounts())),
         ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
     ]
     marks = tuple(mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ()))
@@ -74,50 +86,53 @@ def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
 
 
 def _spectrum(
-    title: str, values: Sequence[tuple[str, str, Floats | Gaps]], marks: tuple[Mark, ...], failed: float = 0.0
+    title: str, values: Sequence[tuple[str, str, Floats | GapCounts]], marks: tuple[PlotMark, ...], failed: float = 0.0
 ) -> Iterator[Plot]:
     """``failed``: the share of failures; of the first series there is also a line with these as +infinity."""
     series, figures, everything = [], [], []
     most = 10.0
     for name, hue, these in values:
-        count = these.count if isinstance(these, Gaps) else len(these)
+        count = these.count if isinstance(these, GapCounts) else len(these)
         if not count:
             continue
-        x, y = spectrum(these, count)
+        x, y = compute_spectrum(these, count)
         most = max(most, float(count))
         everything.append(y)
-        series.append(Series(name, hue, short(x), short(np.maximum(y, 1e-3))))
+        series.append(PlotSeries(name, hue, round_values(x), round_values(np.maximum(y, 1e-3))))
         middle, tail = np.interp([2.0, 100.0], x, y).tolist()
         figures.append(
-            f"{name} median {duration(middle / 1e3)}" + (f", p99 {duration(tail / 1e3)}" if count >= 100 else "")
+            f"{name} median {format_duration(middle / 1e3)}"
+            + (f", p99 {format_duration(tail / 1e3)}" if count >= 100 else "")
         )
         if failed and len(series) == 1:
             ranks = np.append(1 - 1 / x[:-1], 1.0) * (1 - failed)  # of all requests; beyond the last lie the failures
             worse = 1 / (1 - ranks)
-            series.append(Series(f"{name}, failures as infinity", "fail", short(worse), short(y), dashed=True))
-            marks = (*marks, Mark(f"{failed:.2%} failed", x=1 / failed, hue="fail"))
+            series.append(
+                PlotSeries(f"{name}, failures as infinity", "fail", round_values(worse), round_values(y), dashed=True)
+            )
+            marks = (*marks, PlotMark(f"{failed:.2%} failed", x=1 / failed, hue="fail"))
     if not series:
         return
     y = np.concatenate(everything)
-    base = log_base(y)
+    base = choose_log_base(y)
     yield Plot(
         title=title,
         caption="The value at each percentile, with the tail stretched on the right; each line ends at the highest "
         "value." + (" The dashed line counts every failure as infinite." if failed else "") + (LOG_NOTE if base else ""),
         label=f"{title}: {'; '.join(figures)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
-        x=Axis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),
-        y=Axis(unit="ms", log=base),
+        x=PlotAxis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),
+        y=PlotAxis(unit="ms", log=base),
         series=tuple(series),
-        marks=within(marks, float(y.max()), base),
+        marks=clip_marks(marks, float(y.max()), base),
     )  # fmt: skip
 
 
-def spectrum(values: Floats | Gaps, count: int) -> tuple[Floats, Floats]:
+def compute_spectrum(values: Floats | GapCounts, count: int) -> tuple[Floats, Floats]:
     """(1 / (1 - p), the p-quantile) from the lowest value to the highest, at ``count``."""
     x = np.unique(np.append(np.geomspace(1.0, max(count, 2), SPECTRUM_POINTS), [2.0, 10.0, 100.0]))
     x = x[x < max(count, 2)]
     percents = (1 - 1 / x) * 100
-    if isinstance(values, Gaps):
+    if isinstance(values, GapCounts):
         y = np.array(values.percentiles_ms(percents.tolist()), np.float64)
         highest = values.max_ms or 0.0
     else:
@@ -126,7 +141,7 @@ def spectrum(values: Floats | Gaps, count: int) -> tuple[Floats, Floats]:
     return np.append(x, max(count, 2)), np.append(y, highest)
 
 
-def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[Mark, ...]) -> Iterator[Plot]:
+def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[PlotMark, ...]) -> Iterator[Plot]:
     name, brief = WHOLE[column]
     length = requests["input_tokens"].to_numpy(np.float64)
     ms = requests[column].to_numpy(np.float64) * 1e3
@@ -136,25 +151,25 @@ def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[Mark
     if len(different) < 2:
         return
     wide = 10 if different[-1] > LOG_LENGTH_RATIO * max(different[0], 1) else 0
-    base = log_base(ms)
-    dots, caption = cloud(length, ms)
-    at, median = medians(length, ms)
-    lines = (Series("median", "p50", short(at), short(median)),) if len(at) > 1 else ()
+    base = choose_log_base(ms)
+    dots, caption = make_dot_series(length, ms)
+    at, median = compute_running_medians(length, ms)
+    lines = (PlotSeries("median", "p50", round_values(at), round_values(median)),) if len(at) > 1 else ()
     ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [np.nan, np.nan]
     yield Plot(
         title=f"{name} by input length",
         caption=caption + f" The line is the median of requests of about one length (at least {MIN_REQUESTS})."
         + (LOG_NOTE if base else ""),
         label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
-        f"{duration(ends[0] / 1e3)} of the shortest, {duration(ends[1] / 1e3)} of the longest",
-        x=Axis(label="input tokens", unit="tokens", log=wide),
-        y=Axis(label=brief, unit="ms", log=base),
+        f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of the longest",
+        x=PlotAxis(label="input tokens", unit="tokens", log=wide),
+        y=PlotAxis(label=brief, unit="ms", log=base),
         series=(dots, *lines),
-        marks=within(limits, float(ms.max()), base),
+        marks=clip_marks(limits, float(ms.max()), base),
     )  # fmt: skip
 
 
-def medians(length: Floats, value: Floats, ratio: float = 1.1) -> tuple[Floats, Floats]:
+def compute_running_medians(length: Floats, value: Floats, ratio: float = 1.1) -> tuple[Floats, Floats]:
     """(mean length, median) of the requests between each two powers of ``ratio``, where there are MIN_REQUESTS."""
     power = np.floor(np.log(np.maximum(length, 1)) / np.log(ratio) + 1e-9).astype(np.int16)
     order = np.argsort(power, kind="stable")
@@ -185,12 +200,14 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
             f"{title.lower()} tokens, as the server counted them.{each}",
             label=f"{title} length: {delivered.min():,.0f} to {delivered.max():,.0f} tokens, mean {delivered.mean():,.0f}"
             + (f", asked for {asked.mean():,.0f}" if len(asked) else ""),
-            x=Axis(label=f"{title.lower()} tokens", unit="tokens", log=10 if wide else 0),
-            y=Axis(label="requests"),
+            x=PlotAxis(label=f"{title.lower()} tokens", unit="tokens", log=10 if wide else 0),
+            y=PlotAxis(label="requests"),
             series=tuple(series),
         )
 
 
-def _outline(name: str, hue: str, values: Floats, edges: Floats) -> Series:
+def _outline(name: str, hue: str, values: Floats, edges: Floats) -> PlotSeries:
     counts = np.histogram(values, edges)[0]
-    return Series(name, hue, short(edges), short(np.append(counts, 0.0)), kind="area" if hue == "p50" else "steps")
+    return PlotSeries(
+        name, hue, round_values(edges), round_values(np.append(counts, 0.0)), kind="area" if hue == "p50" else "steps"
+    )

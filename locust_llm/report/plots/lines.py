@@ -18,7 +18,7 @@ STALL_RATIO: Final = 4.0
 """Gap / median gap, above which it is a stall, if it is as wide as two dots."""
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimelineRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request; times in ms after the start of the window."""
 
     text: str
@@ -32,10 +32,10 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: str = ""
 
 
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineRows(msgspec.Struct, frozen=True, kw_only=True):
     """Some requests of a window of a run, in the order in which they came."""
 
-    rows: tuple[Line, ...]
+    rows: tuple[TimelineRow, ...]
     start: float
     """Of the window, seconds since the start of the run."""
     length: float
@@ -47,7 +47,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     stall_text: str = ""
 
 
-def line(record: Record, start: float, dot: float, slow: float) -> Line:
+def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> TimelineRow:
     """``start``: of the window, in Unix seconds; ``dot``: how wide one is, ``slow``: a stall, in ms."""
 
     def ms(at: float | None) -> float | None:
@@ -56,7 +56,7 @@ def line(record: Record, start: float, dot: float, slow: float) -> Line:
     chunks: tuple[float, ...] = ()
     sent = ms(record.sent_at)
     if sent is not None and record.chunk_us:
-        chunks = tuple(round(sent + us / 1e3, 1) for us in thinned(record.chunk_us, dot * 1e3, slow * 1e3))
+        chunks = tuple(round(sent + us / 1e3, 1) for us in thin_chunks(record.chunk_us, dot * 1e3, slow * 1e3))
     parts = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
     if record.gate_wait_s is not None and record.limit is not None:
         parts.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
@@ -66,7 +66,7 @@ def line(record: Record, start: float, dot: float, slow: float) -> Line:
         parts.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
     if record.outcome != OK:
         parts.append(record.outcome)
-    return Line(
+    return TimelineRow(
         text=", ".join([record.name or "request", *parts]),
         asked=ms(record.asked_at) or 0.0,
         sent=sent,
@@ -79,7 +79,7 @@ def line(record: Record, start: float, dot: float, slow: float) -> Line:
     )
 
 
-def thinned(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
+def thin_chunks(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
     """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last, are always there."""
     kept = -math.inf
     for us, following in zip_longest(chunk_us, chunk_us[1:]):

@@ -32,7 +32,7 @@ PERCENTILES: Final = ((50, 20, "p50"), (95, 20, "p95"), (99, 100, "p99"))
 """(percentile, how many values in a row it takes, name) of the lines over time."""
 
 
-class Axis(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     """``unit`` says how values are written: ``ms`` (12 ms, 1.2 s), ``s`` (time: 12 s, 1:20), ``%``, ``tokens``, ..."""
 
     label: str = ""
@@ -46,7 +46,7 @@ class Axis(msgspec.Struct, frozen=True, omit_defaults=True):
     """In place of those that plots.js finds."""
 
 
-class Series(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something to draw. ``x`` and ``y`` are equally long; None and NaN break a line.
 
     kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled); x rises in these three.
@@ -67,7 +67,7 @@ class Series(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ends of an interval around each y, if there is one."""
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlotMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line across the plot, at an x or at a y."""
 
     text: str
@@ -78,7 +78,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """It lies above the plot: its text is at the upper edge, with an arrow."""
 
 
-Limits = dict[str, tuple[Mark, ...]]
+Limits = dict[str, tuple[PlotMark, ...]]
 """Those of the SLO, by the column of the requests that they are about; of pooled gaps by ``icl``."""
 
 
@@ -88,17 +88,17 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to read it, and which part of the data is shown."""
     label: str
     """Its main figures in words, for screen readers."""
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...] = ()
+    x: PlotAxis
+    y: PlotAxis
+    series: tuple[PlotSeries, ...]
+    marks: tuple[PlotMark, ...] = ()
     group: str = ""
     """Plots of a group share their x axis: cursor and zoom."""
     low: bool = False
     """It needs less height than others."""
 
 
-def short(values: Floats, digits: int = DIGITS) -> list[Value]:
+def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:
     """As a list, rounded to ``digits`` significant digits, which keeps the page small."""
     values = np.asarray(values, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -110,7 +110,7 @@ def short(values: Floats, digits: int = DIGITS) -> list[Value]:
     return found
 
 
-def sample(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
+def sample_dots(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
     """Indices of the values to draw as dots: all, else at most ``most``, taken evenly, with the highest."""
     count = len(values)
     if count <= most:
@@ -120,16 +120,16 @@ def sample(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> 
     return np.union1d(even, highest)
 
 
-def cloud(x: Floats, y: Floats, name: str = "request", hue: str = "dot") -> tuple[Series, str]:
+def make_dot_series(x: Floats, y: Floats, name: str = "request", hue: str = "dot") -> tuple[PlotSeries, str]:
     """(a sample as dots, a sentence for the caption)."""
-    some = sample(y)
+    some = sample_dots(y)
     caption = f"Each dot is a request ({len(y):,} in all)."
     if len(some) < len(y):
         caption = f"Each dot is a request: {len(some):,} of {len(y):,}, taken evenly, with the {MAX_SLOWEST} slowest."
-    return Series(name, hue, short(x[some], 6), short(y[some], 4), kind="dots"), caption
+    return PlotSeries(name, hue, round_values(x[some], 6), round_values(y[some], 4), kind="dots"), caption
 
 
-def in_a_row(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
+def group_consecutive(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
     """(equally many values in a row each, at least ``need``; the place of the middle one of each); none if they are
     MIN_POINTS.
 
@@ -142,29 +142,29 @@ def in_a_row(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
     return np.split(value, ends[1:-1]), ((ends[1:] + ends[:-1]) // 2).tolist()
 
 
-def percentile_lines(at: Floats, value: Floats) -> tuple[list[Series], str]:
+def make_percentile_lines(at: Floats, value: Floats) -> tuple[list[PlotSeries], str]:
     """(percentiles over time with enough values, a sentence for the caption)."""
     order = np.argsort(at, kind="stable")
     at, value = at[order], value[order]
     lines, counts = [], dict[int, list[str]]()
     for percent, need, name in PERCENTILES:
-        rows, middles = in_a_row(value, need)
+        rows, middles = group_consecutive(value, need)
         if rows:
             y = np.array([np.percentile(row, percent) for row in rows])
             rising = np.diff(at[middles], prepend=-np.inf) > 0
-            lines.append(Series(name, name, short(at[middles][rising], 6), short(y[rising])))
+            lines.append(PlotSeries(name, name, round_values(at[middles][rising], 6), round_values(y[rising])))
             counts.setdefault(len(rows[0]), []).append(name)
     each = "; ".join(f"{' and '.join(names)} of {count:,}" for count, names in counts.items())
     return lines, f" Each point of a line covers consecutive requests: {each}." if each else ""
 
 
-def log_base(values: Floats) -> int:
+def choose_log_base(values: Floats) -> int:
     """10 where a linear axis would flatten all values but the highest."""
     known = values[values > 0]
     return 10 if len(known) and float(known.max()) > LOG_RATIO * float(np.median(known)) else 0
 
 
-def within(marks: Sequence[Mark], highest: float, base: int) -> tuple[Mark, ...]:
+def clip_marks(marks: Sequence[PlotMark], highest: float, base: int) -> tuple[PlotMark, ...]:
     """With limits so far above all values that these would be flat marked as beyond the plot."""
     reach = highest * (10 if base else 2.5)
     return tuple(
@@ -172,7 +172,7 @@ def within(marks: Sequence[Mark], highest: float, base: int) -> tuple[Mark, ...]
     )
 
 
-def doubles(values: Sequence[float]) -> int:
+def detect_doubling(values: Sequence[float]) -> int:
     """2 where each value is about twice the one before, as in a sweep by doubling; else 0."""
     steps = [b / a for a, b in pairwise(values) if a > 0]
     return 2 if len(steps) > 1 and values[0] > 0 and float(np.median(steps)) > 1.5 else 0

@@ -12,24 +12,24 @@ import pandas as pd
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.run import LimitChange, Run
-from locust_llm.core.text import brief, duration, many
-from locust_llm.report.analysis.occupancy import Occupancy, thinned
+from locust_llm.core.text import format_brief, format_count, format_duration
+from locust_llm.report.analysis.occupancy import Occupancy, thin_occupancy
 
 from .model import (
     LOG_NOTE,
     MAX_POINTS,
-    Axis,
     Floats,
     Limits,
-    Mark,
     Plot,
-    Series,
-    cloud,
-    log_base,
-    percentile_lines,
-    sample,
-    short,
-    within,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    choose_log_base,
+    clip_marks,
+    make_dot_series,
+    make_percentile_lines,
+    round_values,
+    sample_dots,
 )
 
 GROUP: Final = "time"
@@ -46,7 +46,7 @@ MIN_REQUESTS: Final = 5
 MIN_STEPS: Final = 10
 
 
-class Stretch(NamedTuple):
+class TimeAxis(NamedTuple):
     """The time axis: Unix seconds of its 0, and its ends in seconds after it."""
 
     origin: float
@@ -54,13 +54,13 @@ class Stretch(NamedTuple):
     high: float
 
     @property
-    def axis(self) -> Axis:
-        return Axis(label="time since the start", unit="s", low=self.low, high=self.high)
+    def axis(self) -> PlotAxis:
+        return PlotAxis(label="time since the start", unit="s", low=self.low, high=self.high)
 
 
-def latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
+def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
     """TTFT and ITL. ``limits``: those of the SLO, by column."""
-    marks = tuple(_marks(run, stretch(requests, run), requests))
+    marks = tuple(_marks(run, find_time_axis(requests, run), requests))
     shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
     if not run.settings.generates:
         shown = [("latency_s", "Request latency", "latency")]
@@ -80,37 +80,37 @@ def latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot
     yield from plots
 
 
-def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[Plot]:
+def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[Plot]:
     """Tokens and requests a second, the gate."""
-    time = stretch(requests, run)
+    time = find_time_axis(requests, run)
     marks = tuple(_marks(run, time, requests))
     yield from _throughput(requests, time, marks)
     yield from _gate(levels, time, marks, generates=run.settings.generates)
 
 
-def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
+def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
     """From the start, or the first request, to the last end."""
     began, ended = requests["asked_at"].min(), requests["closed_at"].max()
     if not began <= ended:  # NaN: no requests
-        return Stretch(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
+        return TimeAxis(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
     low = min(0.0, float(began) - run.started_at)
-    return Stretch(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
+    return TimeAxis(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
 
 
-def _marks(run: Run, time: Stretch, requests: pd.DataFrame) -> Iterator[Mark]:
+def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMark]:
     """Phases, stages and changes of the limit, where there are few."""
     warm = bool((requests["phase"] == "warmup").any())
     for stage in run.stages:
-        yield Mark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+        yield PlotMark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
     if warm and not run.stages:
-        yield Mark("profiling", x=run.profiling_at - time.origin)
+        yield PlotMark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
-        yield Mark("stop", x=run.stopping_at - time.origin)
+        yield PlotMark("stop", x=run.stopping_at - time.origin)
     if not run.stages:
         yield from _limit_marks(run.limits, time)
 
 
-def _limit_marks(limits: Sequence[LimitChange], time: Stretch) -> Iterator[Mark]:
+def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
     """``limit 3``; of a quick ramp one mark: ``limit 1 to 3``."""
     steps = [(before, change) for before, change in pairwise(limits) if change.limit != before.limit]
     groups: list[list[tuple[LimitChange, LimitChange]]] = []
@@ -125,14 +125,14 @@ def _limit_marks(limits: Sequence[LimitChange], time: Stretch) -> Iterator[Mark]
         before, last = group[0][0].limit, group[-1][1].limit
         ramp = len(group) > 1 and None not in (before, last)
         text = "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
-        yield Mark(text, x=group[0][1].at - time.origin)
+        yield PlotMark(text, x=group[0][1].at - time.origin)
 
 
 def _latency(
-    requests: pd.DataFrame, run: Run, column: str, names: tuple[str, str], marks: tuple[Mark, ...]
+    requests: pd.DataFrame, run: Run, column: str, names: tuple[str, str], marks: tuple[PlotMark, ...]
 ) -> Iterator[Plot]:
     title, what = names
-    time = stretch(requests, run)
+    time = find_time_axis(requests, run)
     phase, value = requests["phase"], requests[column]
     known = ((requests["outcome"] == OK) & value.notna()).to_numpy(np.bool_)
     main = known & (phase == "profiling").to_numpy(np.bool_)
@@ -143,46 +143,48 @@ def _latency(
     shown = main if main.any() else known
     series = []
     if (known & ~main).any() and main.any():
-        series.append(cloud(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
+        series.append(make_dot_series(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
     if run.arms:
         drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
     else:
-        dots, caption = cloud(at[shown], ms[shown])
-        lines, made_of = percentile_lines(at[shown], ms[shown])
+        dots, caption = make_dot_series(at[shown], ms[shown])
+        lines, made_of = make_percentile_lines(at[shown], ms[shown])
         drawn, caption = [dots, *lines], f"{caption} It is drawn at its send.{made_of}"
     failures, lost = _failures(requests, time)
     if cut := int((requests["outcome"] == CUT).sum()):
-        lost += f" {many(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
+        lost += f" {format_count(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
     highest = float(ms[shown].max())
-    base = log_base(ms[shown])
+    base = choose_log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
     yield Plot(
         title=title,
         caption=caption + lost + (LOG_NOTE if base else ""),
-        label=f"{what} over time: median {duration(p50 / 1e3)}, p99 {duration(p99 / 1e3)}, "
-        f"highest {duration(highest / 1e3)}",
+        label=f"{what} over time: median {format_duration(p50 / 1e3)}, p99 {format_duration(p99 / 1e3)}, "
+        f"highest {format_duration(highest / 1e3)}",
         x=time.axis,
-        y=Axis(label=what, unit="ms", log=base),
+        y=PlotAxis(label=what, unit="ms", log=base),
         series=(*series, *drawn, *failures),
-        marks=within(marks, highest, base),
+        marks=clip_marks(marks, highest, base),
         group=GROUP,
     )  # fmt: skip
 
 
-def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[list[Series], str]:
+def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[list[PlotSeries], str]:
     """(of each arm its requests and a line through the medians of its blocks; the caption). One line of both would lead from
     block to block of the one and the other."""
     names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
-    dots, lines = list[Series](), list[Series]()
+    dots, lines = list[PlotSeries](), list[PlotSeries]()
     for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
         of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
         if not of_arm.any():
             continue
-        dots.append(cloud(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
+        dots.append(make_dot_series(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
         pair = requests["pair"].to_numpy(np.float64)
         blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
         middles = np.array([(np.median(at[block]), np.median(ms[block])) for block in blocks])
-        lines.append(Series(f"{name}, p50 of each block", hue, short(middles[:, 0], 6), short(middles[:, 1])))
+        lines.append(
+            PlotSeries(f"{name}, p50 of each block", hue, round_values(middles[:, 0], 6), round_values(middles[:, 1]))
+        )
     some = sum(len(one.x) for one in dots)
     which = f"{len(at):,} in all" if some == len(at) else f"{some:,} of {len(at):,} shown, the slowest among them"
     return [*dots, *lines], (
@@ -190,23 +192,25 @@ def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[
     )
 
 
-def _failures(requests: pd.DataFrame, time: Stretch) -> tuple[list[Series], str]:
+def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
     """(a tick for each, of many a sample; a sentence for the caption)."""
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
     at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
     if not len(at):
         return [], ""
-    some = at[sample(at, MAX_FAILURE_TICKS, 0)]
+    some = at[sample_dots(at, MAX_FAILURE_TICKS, 0)]
     which = f" ({len(some):,} of {len(at):,} shown)" if len(some) < len(at) else ""
-    return [Series("failed", "fail", short(some, 6), [], kind="rug")], f" Ticks at the top: failed requests{which}."
+    return [
+        PlotSeries("failed", "fail", round_values(some, 6), [], kind="rug")
+    ], f" Ticks at the top: failed requests{which}."
 
 
-def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) -> Iterator[Plot]:
+def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, ...]) -> Iterator[Plot]:
     ok = (requests["outcome"] == OK).to_numpy(np.bool_)
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
     if not (ok | failed).any():
         return
-    edges = round_edges(time.low, time.high, int((ok | failed).sum()))
+    edges = choose_round_edges(time.low, time.high, int((ok | failed).sum()))
     width = np.diff(edges)
     each = f"Each step is {np.median(width):g} s"
     first, last, closed = (
@@ -216,14 +220,14 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     counted = ok & ~np.isnan(tokens)
     first, last = np.where(np.isnan(first), closed, first), np.where(np.isnan(last), closed, last)
     if counted.any():
-        rate = spread(first[counted], last[counted], tokens[counted], edges) / width
+        rate = spread_amounts(first[counted], last[counted], tokens[counted], edges) / width
         yield Plot(
             title="Output tokens per second",
             caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
             "last chunk of each.",
             label=f"Output tokens per second over time: at most {rate.max():,.0f}",
             x=time.axis,
-            y=Axis(label="output tokens/s", unit="/s"),
+            y=PlotAxis(label="output tokens/s", unit="/s"),
             series=(_steps("output tokens/s", "decode", edges, rate, "area"),),
             marks=marks,
             group=GROUP,
@@ -236,10 +240,10 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     yield Plot(
         title="Requests per second",
         caption=f"{each}; a request counts when it ended.",
-        label=f"Requests finished per second over time: at most {brief(done.max(), digits=3)}"
-        + (f"; failed at most {brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
+        label=f"Requests finished per second over time: at most {format_brief(done.max(), digits=3)}"
+        + (f"; failed at most {format_brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
         x=time.axis,
-        y=Axis(label="requests/s", unit="/s"),
+        y=PlotAxis(label="requests/s", unit="/s"),
         series=tuple(series),
         marks=marks,
         group=GROUP,
@@ -247,8 +251,8 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     )
 
 
-def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generates: bool) -> Iterator[Plot]:
-    thin = thinned(levels, MAX_POINTS)
+def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool) -> Iterator[Plot]:
+    thin = thin_occupancy(levels, MAX_POINTS)
     if not len(thin):
         return
     at = thin["at"].to_numpy(np.float64) - time.origin
@@ -266,10 +270,10 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generate
     yield Plot(
         title=what + ", and the gate's limit" * gated,
         caption=f"{each}. {what}: sent, before the {until}.",
-        label=f"Requests {what.lower()} over time: at most {brief(used.max(), digits=3)} on average over a step"
+        label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on average over a step"
         + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,
-        y=Axis(label="requests"),
+        y=PlotAxis(label="requests"),
         series=tuple(series),
         marks=marks,
         group=GROUP,
@@ -282,14 +286,14 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generate
     if not others:
         return
     shown = ["Decoding"] * decodes + ["waiting at the gate" if decodes else "Waiting at the gate"] * gated
-    most = f"decoding over time: at most {brief(decoding.max(), digits=3)}; " * decodes
-    most += f"waiting at the gate at most {brief(waiting.max(), digits=3)}; " * gated
+    most = f"decoding over time: at most {format_brief(decoding.max(), digits=3)}; " * decodes
+    most += f"waiting at the gate at most {format_brief(waiting.max(), digits=3)}; " * gated
     yield Plot(
         title=", and ".join(shown),
         caption=f"{each}.{' Decoding: between the first token and the end.' * decodes}",
         label=f"Requests {most}".rstrip("; "),
         x=time.axis,
-        y=Axis(label="requests"),
+        y=PlotAxis(label="requests"),
         series=tuple(others[::-1]),
         marks=marks,
         group=GROUP,
@@ -297,11 +301,11 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generate
     )
 
 
-def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> Series:
-    return Series(name, hue, short(edges, 6), short(np.append(values, values[-1:])), kind=kind)
+def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> PlotSeries:
+    return PlotSeries(name, hue, round_values(edges, 6), round_values(np.append(values, values[-1:])), kind=kind)
 
 
-def round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
+def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
     """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with MIN_REQUESTS of ``count``
     each. The first and the last are as short as the time is, or half as long again."""
     least = (high - low) / max(min(most, count // MIN_REQUESTS), MIN_STEPS)
@@ -312,7 +316,7 @@ def round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> 
     return np.array([low, *inner, high])
 
 
-def spread(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
+def spread_amounts(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
     """How much of the amounts falls between each two edges, where each is spread evenly from ``first`` to ``last``."""
     slow = last - first > INSTANT_S
     at_once = np.histogram(last[~slow], edges, weights=amount[~slow])[0]

@@ -9,9 +9,9 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import brief, clean, cut
+from locust_llm.core.text import clean_line, format_brief, truncate_text
 from locust_llm.report.analysis.best_points import CurvePoint
-from locust_llm.report.pareto.curve import Curve, apart
+from locust_llm.report.pareto.curve import ParetoCurve, describe_curve_differences
 
 from .svg import FONTS
 from .timeline_svg import LETTER
@@ -47,7 +47,7 @@ text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);str
 """On a phone letters are larger than the drawing shrinks, and what has no room then is left out."""
 
 
-class Scale(NamedTuple):
+class LinearScale(NamedTuple):
     """An axis from 0."""
 
     ticks: tuple[float, ...]
@@ -60,13 +60,13 @@ class Scale(NamedTuple):
         return round(self.at + self.pixels * value / self.ticks[-1], 1)
 
 
-def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
+def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str = "") -> str:
     """The SVG. Raises ValueError of one sentence where there are too many curves to tell apart, or none."""
     if not 1 <= len(curves) <= MAX_CURVES:
         raise ValueError(f"a figure has 1 to {MAX_CURVES} curves, and these are {len(curves)}")
     points = [point for curve in curves for point in curve.points]
-    x = Scale(ticks(max(point.per_user for point in points)), LEFT, WIDTH - LEFT - RIGHT)
-    y = Scale(ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
+    x = LinearScale(choose_ticks(max(point.per_user for point in points)), LEFT, WIDTH - LEFT - RIGHT)
+    y = LinearScale(choose_ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
     lines = [*_lines(curves, x)]
@@ -75,7 +75,7 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" font-family="{FONTS}" '
         f'role="img" style="max-width:{WIDTH}px">',
         f"<title>{_escaped(name)}</title>",
-        f"<desc>{_escaped(described(curves))}</desc>",
+        f"<desc>{_escaped(describe_curves(curves))}</desc>",
         f"<style>{_colours(1)}\n@media (prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
         f'<rect class="back" width="{WIDTH}" height="{height}"/>',
         *_head(curves, name),
@@ -93,16 +93,19 @@ def _colours(side: int) -> str:
     return "svg{" + ";".join(f"--{colour[0]}:{colour[side]}" for colour in COLOURS) + "}"
 
 
-def described(curves: Sequence[Curve]) -> str:
+def describe_curves(curves: Sequence[ParetoCurve]) -> str:
     """The points in words, for screen readers."""
     return "; ".join(
         f"{curve.name}: "
-        + ", ".join(f"{p.value:g}: {brief(p.per_gpu, digits=3)} at {brief(p.per_user, digits=3)}" for p in curve.points)
+        + ", ".join(
+            f"{p.value:g}: {format_brief(p.per_gpu, digits=3)} at {format_brief(p.per_user, digits=3)}"
+            for p in curve.points
+        )
         for curve in curves
     )
 
 
-def ticks(most: float) -> tuple[float, ...]:
+def choose_ticks(most: float) -> tuple[float, ...]:
     """From 0 to ``most`` and a little more, in 4 to 8 steps of 1, 2 or 5 times a power of ten."""
     if not most > 0:
         return 0.0, 1.0
@@ -111,15 +114,15 @@ def ticks(most: float) -> tuple[float, ...]:
     return tuple(round(step * i, 10) for i in range(ceil(most * 1.02 / step) + 1))
 
 
-def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
+def _head(curves: Sequence[ParetoCurve], name: str) -> Iterator[str]:
     simulated = any(curve.simulated for curve in curves)
-    title = _escaped(cut(clean(name), int((WIDTH - LEFT - RIGHT) / 27 / LETTER)))
+    title = _escaped(truncate_text(clean_line(name), int((WIDTH - LEFT - RIGHT) / 27 / LETTER)))
     yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
-    why = apart(curves)
+    why = describe_curve_differences(curves)
     said = why or (
         "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client verdict not OK."
     )
-    said = _escaped(cut(clean(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
+    said = _escaped(truncate_text(clean_line(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
     yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{said}</text>'
     if simulated:
         at = WIDTH - RIGHT - 200
@@ -127,7 +130,7 @@ def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
         yield f'<text x="{at + 100}" y="{TOP - 17}" font-weight="700" text-anchor="middle">SIMULATED</text>'
 
 
-def _axes(x: Scale, y: Scale, what: str, percentile: float) -> Iterator[str]:
+def _axes(x: LinearScale, y: LinearScale, what: str, percentile: float) -> Iterator[str]:
     bottom = TOP + PLOT
     for value in y.ticks:
         yield f'<path class="grid" d="M{LEFT} {y(value)}H{WIDTH - RIGHT}"/>'
@@ -141,7 +144,7 @@ def _axes(x: Scale, y: Scale, what: str, percentile: float) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="{TOP - 18}">output tokens/s {what}</text>'
 
 
-class Line(NamedTuple):
+class PaceLine(NamedTuple):
     """Of a pace that a rule asks for, and where its text begins."""
 
     at: float
@@ -160,24 +163,24 @@ def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
     return [(left + 12 * i, height) for i in range(ceil(len(text) * 17 * LETTER / 12) + 1)]
 
 
-def _lines(curves: Sequence[Curve], x: Scale) -> Iterator[Line]:
+def _lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
     """A line for each pace; those beyond the plot are at its edge."""
     found = dict.fromkeys((limit.per_user, limit.rule) for curve in curves for limit in curve.limits)
     for i, (pace, rule) in enumerate(found):
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
-        text = f"SLO {cut(clean(rule), 40)}{' (beyond)' if beyond else ''}"
+        text = f"SLO {truncate_text(clean_line(rule), 40)}{' (beyond)' if beyond else ''}"
         wide = len(text) * 17 * LETTER
-        yield Line(at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i)
+        yield PaceLine(at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i)
 
 
-def _limits(lines: Sequence[Line]) -> Iterator[str]:
+def _limits(lines: Sequence[PaceLine]) -> Iterator[str]:
     for line in lines:
         yield f'<path class="slo" d="M{line.at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
         yield f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{_escaped(line.text)}</text>'
 
 
-def _curve(curve: Curve, number: int, x: Scale, y: Scale) -> Iterator[str]:
+def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> Iterator[str]:
     hue, dash = f"var(--c{number % len(HUES)})", DASHES[number // len(HUES)]
     if steps := curve.steps:
         path = f"M{LEFT} {y(steps[0][1])}" + "".join(
@@ -207,7 +210,9 @@ def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> st
     return f'<path d="M{path}Z" stroke-width="2" {style}/>'
 
 
-def _labels(curves: Sequence[Curve], x: Scale, y: Scale, taken: list[tuple[float, float]]) -> Iterator[str]:
+def _labels(
+    curves: Sequence[ParetoCurve], x: LinearScale, y: LinearScale, taken: list[tuple[float, float]]
+) -> Iterator[str]:
     """The load of each point, the best and knees first; where one would lie on another, or on what is ``taken``, it
     is left out."""
     order = sorted(((curve, point) for curve in curves for point in curve.points), key=lambda of: not _important(*of))
@@ -229,11 +234,11 @@ def _labels(curves: Sequence[Curve], x: Scale, y: Scale, taken: list[tuple[float
         yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
 
 
-def _important(curve: Curve, point: CurvePoint) -> bool:
+def _important(curve: ParetoCurve, point: CurvePoint) -> bool:
     return point.best or point.value == curve.knee
 
 
-def _legend(curves: Sequence[Curve], top: float) -> Iterator[str]:
+def _legend(curves: Sequence[ParetoCurve], top: float) -> Iterator[str]:
     for i, curve in enumerate(curves):
         hue, at = f"var(--c{i % len(HUES)})", top + ROW * i
         dash = f' stroke-dasharray="{DASHES[i // len(HUES)]}"' if DASHES[i // len(HUES)] else ""
@@ -241,10 +246,12 @@ def _legend(curves: Sequence[Curve], top: float) -> Iterator[str]:
         yield _dot(LEFT + 22, at - 6, i, hue, filled=True)
         gpus = "" if curve.gpus is None else f", {curve.gpus} GPU{'s' * (curve.gpus > 1)}"
         flaw = f", not valid by {curve.not_valid}" if curve.not_valid else ""
-        name = cut(clean(curve.name), NAME)
-        about = cut(clean(f" (by {curve.axis}{gpus}{flaw})"), int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name))
+        name = truncate_text(clean_line(curve.name), NAME)
+        about = truncate_text(
+            clean_line(f" (by {curve.axis}{gpus}{flaw})"), int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name)
+        )
         yield f'<text x="{LEFT + 56}" y="{at}">{_escaped(name)}<tspan class="fine">{_escaped(about)}</tspan></text>'
 
 
 def _escaped(text: str) -> str:
-    return escape(clean(text))
+    return escape(clean_line(text))

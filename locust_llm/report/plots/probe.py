@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
-from locust_llm.core.text import duration
-from locust_llm.probe.symptoms import Stall, Symptoms
+from locust_llm.core.text import format_duration
+from locust_llm.probe.symptoms import DecoderStall, ProbeMeasurements
 
-from .model import Axis, Mark, Plot, Series, Value, doubles
+from .model import Plot, PlotAxis, PlotMark, PlotSeries, Value, detect_doubling
 
 MARGIN: Final = 1.15
 Points = list[tuple[float, float]]
 """Tokens of a prompt, and seconds."""
 
 
-def by_length(found: Symptoms) -> Iterator[Plot]:
+def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
     """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each measurement. Nothing without a
     prompt."""
     singles, pairs = found.of("stall"), found.of("pair")
@@ -24,10 +24,10 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         yield Plot(
             "TTFT by prompt length",
             "Each ring is one measurement; the line joins the medians alone. Both scales are logarithmic.",
-            label=f"TTFT of a prompt alone: {duration(typical[0][1])} at {typical[0][0]:,.0f} tokens, "
-            f"{duration(typical[-1][1])} at {typical[-1][0]:,.0f}",
+            label=f"TTFT of a prompt alone: {format_duration(typical[0][1])} at {typical[0][0]:,.0f} tokens, "
+            f"{format_duration(typical[-1][1])} at {typical[-1][0]:,.0f}",
             x=_tokens([cost.asked_tokens for cost in found.costs]),
-            y=Axis(label="TTFT", unit="ms", log=10),
+            y=PlotAxis(label="TTFT", unit="ms", log=10),
             series=tuple(
                 _series(name, hue, points, kind)
                 for name, hue, points, kind in (
@@ -42,15 +42,15 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
     if found.stalls:
         worst = max(stall.longest_s for stall in found.stalls)
         quiet = () if found.quiet_s is None else (
-            Mark(f"without a prompt: {duration(found.quiet_s)}", y=found.quiet_s * 1e3),
+            PlotMark(f"without a prompt: {format_duration(found.quiet_s)}", y=found.quiet_s * 1e3),
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
             "Each ring is a prompt beside decoders, or two sent together: the longest gap of the median decoder until the "
             "first token. It grows with the prompt where a prompt is one step, and hardly with a token budget per step.",
-            label=f"the longest gap was {duration(worst)}",
+            label=f"the longest gap was {format_duration(worst)}",
             x=_tokens([stall.asked_tokens for stall in found.stalls]),
-            y=Axis(label="longest gap", unit="ms", low=0.0),
+            y=PlotAxis(label="longest gap", unit="ms", low=0.0),
             series=tuple(
                 _series(name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "rings")
                 for name, hue, stalls in _kinds(singles, pairs)
@@ -60,25 +60,25 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         )
 
 
-def _points(stalls: list[Stall]) -> Points:
+def _points(stalls: list[DecoderStall]) -> Points:
     return [(stall.input_tokens, stall.ttft_s) for stall in stalls]
 
 
-def _kinds(singles: list[Stall], pairs: list[Stall]) -> Iterator[tuple[str, str, list[Stall]]]:
+def _kinds(singles: list[DecoderStall], pairs: list[DecoderStall]) -> Iterator[tuple[str, str, list[DecoderStall]]]:
     yield "one prompt", "prefill", singles
     yield "two of this length", "p99", pairs
 
 
-def _series(name: str, hue: str, points: Points, kind: str) -> Series:
+def _series(name: str, hue: str, points: Points, kind: str) -> PlotSeries:
     x: list[Value] = [round(tokens) for tokens, _ in sorted(points)]
     y: list[Value] = [round(seconds * 1e3, 3) for _, seconds in sorted(points)]
-    return Series(name, hue, x, y, kind=kind)
+    return PlotSeries(name, hue, x, y, kind=kind)
 
 
-def _tokens(values: list[int]) -> Axis:
+def _tokens(values: list[int]) -> PlotAxis:
     sizes = sorted(set(values))
-    base = 2 if doubles([float(size) for size in sizes]) or sizes[-1] > 4 * median(sizes) else 0
-    return Axis(
+    base = 2 if detect_doubling([float(size) for size in sizes]) or sizes[-1] > 4 * median(sizes) else 0
+    return PlotAxis(
         label="prompt tokens",
         unit="tokens",
         log=base,

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean, cut
-from locust_llm.report.analysis.delivery import arrivals
-from locust_llm.report.in_force import limit_in_brief, limit_in_force, users_in_force, users_in_words
+from locust_llm.core.text import clean_line, truncate_text
+from locust_llm.report.analysis.delivery import describe_arrivals
+from locust_llm.report.in_force import describe_users, find_limit_in_force, find_users_in_force, format_limit_range
 
-from .timeline import Scene, Timeline, timeline
-from .timeline_svg import FIGURE_TICK, LETTER, Frame, TimelinePlot, group
+from .timeline import Timeline, TimelineScene, make_timeline
+from .timeline_svg import FIGURE_TICK, LETTER, PlotFrame, TimelinePlot, wrap_group
 
 WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128
@@ -36,9 +36,9 @@ HUES: Final = {
 INK, MUTED = HUES["ink"], HUES["muted"]
 
 
-def drawing(scene: Scene, run: Run, title: str = "") -> str:
+def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
     """The SVG."""
-    shown = timeline(scene, FIGURE_DOTS)
+    shown = make_timeline(scene, FIGURE_DOTS)
     name = title or f"{run.name}: {scene.title}"
     return "\n".join(
         [
@@ -54,7 +54,7 @@ def drawing(scene: Scene, run: Run, title: str = "") -> str:
     )
 
 
-def png(svg: str) -> bytes:
+def convert_svg_to_png(svg: str) -> bytes:
     """Raises ValueError of one sentence where that cannot be."""
     try:
         # by name: it is there only with the extra
@@ -71,10 +71,10 @@ def png(svg: str) -> bytes:
     return bytes(render(svg_string=svg, zoom=PNG_SCALE))
 
 
-def format_of(name: str) -> Callable[[str], bytes]:
+def choose_image_format(name: str) -> Callable[[str], bytes]:
     """What makes an SVG the file of this name. Raises ValueError of one sentence where nothing does."""
     if name.lower().endswith(".png"):
-        return png
+        return convert_svg_to_png
     if name.lower().endswith(".svg"):
         return str.encode
     raise ValueError(f"{name}: the name must end in .svg or .png")
@@ -83,12 +83,12 @@ def format_of(name: str) -> Callable[[str], bytes]:
 def _figure(shown: Timeline) -> Iterator[str]:
     """The plot, its labels, axis and legend."""
     pitch = (HEIGHT - TOP - BOTTOM) / max(len(shown.rows), 6)
-    plot = TimelinePlot(shown, Frame(LEFT, TOP, WIDTH - LEFT - RIGHT, pitch, 30.0, (2.4, 7.0), HUES))
+    plot = TimelinePlot(shown, PlotFrame(LEFT, TOP, WIDTH - LEFT - RIGHT, pitch, 30.0, (2.4, 7.0), HUES))
     yield from plot.marks()
     yield from _stall_text(plot)
-    yield from group(f'fill="{INK}" text-anchor="end" font-size="16"', _labels(plot))
-    yield from group(f'fill="{MUTED}" text-anchor="middle"', _axis(plot))
-    yield from group(f'id="legend" fill="{INK}"', _legend(plot))
+    yield from wrap_group(f'fill="{INK}" text-anchor="end" font-size="16"', _labels(plot))
+    yield from wrap_group(f'fill="{MUTED}" text-anchor="middle"', _axis(plot))
+    yield from wrap_group(f'id="legend" fill="{INK}"', _legend(plot))
 
 
 def _stall_text(plot: TimelinePlot) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _labels(plot: TimelinePlot) -> Iterator[str]:
         y = plot.y(row)
         if all(abs(y - other) >= LABEL_PITCH for other in taken):
             taken.append(y)
-            yield f'<text x="{LEFT - 12}" y="{y + 5.5:.1f}">{cut(f"{tokens:,}", 12)}</text>'
+            yield f'<text x="{LEFT - 12}" y="{y + 5.5:.1f}">{truncate_text(f"{tokens:,}", 12)}</text>'
 
 
 def _axis(plot: TimelinePlot) -> Iterator[str]:
@@ -130,14 +130,16 @@ def _legend(plot: TimelinePlot) -> Iterator[str]:
         x += round(44 + len(text) * 18 * LETTER + 14)
 
 
-def _head(scene: Scene, run: Run, name: str) -> Iterator[str]:
+def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
     """What it is, under which conditions, and whether of a simulator."""
     wide = WIDTH - 2 * RIGHT - (230 if scene.simulated else 0)
     yield (
         f'<text x="{RIGHT}" y="54" font-size="34" font-weight="700" fill="{INK}">'
-        f"{_escaped(cut(clean(name), int(wide / 34 / LETTER)))}</text>"
+        f"{_escaped(truncate_text(clean_line(name), int(wide / 34 / LETTER)))}</text>"
     )
-    about = cut(clean("  \N{MIDDLE DOT}  ".join(_about(scene, run))), int((WIDTH - 2 * RIGHT) / 20 / LETTER))
+    about = truncate_text(
+        clean_line("  \N{MIDDLE DOT}  ".join(_about(scene, run))), int((WIDTH - 2 * RIGHT) / 20 / LETTER)
+    )
     yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_escaped(about)}</text>'
     if scene.simulated:
         x = WIDTH - RIGHT - 200
@@ -147,7 +149,7 @@ def _head(scene: Scene, run: Run, name: str) -> Iterator[str]:
         )
 
 
-def _about(scene: Scene, run: Run) -> Iterator[str]:
+def _about(scene: TimelineScene, run: Run) -> Iterator[str]:
     """Of the conditions, those that are known."""
     s = run.settings
     if run.model or s.model:
@@ -155,14 +157,14 @@ def _about(scene: Scene, run: Run) -> Iterator[str]:
     if run.server and not scene.simulated:
         yield run.server
     if s.open_loop:
-        yield arrivals(s)
+        yield describe_arrivals(s)
     elif s.users is not None:
-        yield users_in_words(s.users, users_in_force(run))
-    if limit := limit_in_brief(limit_in_force(run)) or s.prefill_concurrency:
+        yield describe_users(s.users, find_users_in_force(run))
+    if limit := format_limit_range(find_limit_in_force(run)) or s.prefill_concurrency:
         yield f"prefill limit {limit}"
     if len(scene.records) < scene.under_way:
         yield f"{len(scene.records)} of {scene.under_way:,} requests in flight, a sample"
 
 
 def _escaped(text: str) -> str:
-    return escape(clean(text))
+    return escape(clean_line(text))

@@ -6,21 +6,32 @@ from typing import Final
 
 import numpy as np
 
-from locust_llm.core.text import brief, duration
+from locust_llm.core.text import format_brief, format_duration
 from locust_llm.report.analysis.best_points import CurvePoint, find_pace_limits, mark_best_points
-from locust_llm.report.analysis.knee import written
-from locust_llm.report.analysis.selection import scarce
-from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
+from locust_llm.report.analysis.knee import format_knee
+from locust_llm.report.analysis.selection import has_too_few_values
+from locust_llm.report.analysis.summary import Knee, LoadLevel, SweepSummary
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
 from locust_llm.slo.selectors import STAGES
 
-from .model import LOG_NOTE, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
+from .model import (
+    LOG_NOTE,
+    Limits,
+    Plot,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    choose_log_base,
+    clip_marks,
+    detect_doubling,
+    round_values,
+)
 
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
 
 
-def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
+def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
     """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a second against what a user
     gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing of fewer than two stages."""
     if len(sweep.levels) < 2:
@@ -36,13 +47,13 @@ def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
     yield from _pareto(sweep, rules)
 
 
-def _axis(sweep: SweepSummary) -> Axis:
+def _axis(sweep: SweepSummary) -> PlotAxis:
     values = sorted(level.value for level in sweep.levels)
-    base = doubles(values)
+    base = detect_doubling(values)
     few = len(values) <= 12
     margin = (1.15, 1 / 1.15)
     span = (values[-1] - values[0]) * 0.04 or 1.0
-    return Axis(
+    return PlotAxis(
         label=f"{sweep.axis} ({sweep.unit})" if sweep.unit else sweep.axis,
         log=base,
         low=values[0] * margin[1] if base else values[0] - span,
@@ -51,7 +62,7 @@ def _axis(sweep: SweepSummary) -> Axis:
     )
 
 
-def _knees(knees: Sequence[Knee]) -> Iterator[Mark]:
+def _knees(knees: Sequence[Knee]) -> Iterator[PlotMark]:
     """One mark for all rules that found the same."""
     found: dict[float, list[Knee]] = {}
     for knee in knees:
@@ -59,28 +70,28 @@ def _knees(knees: Sequence[Knee]) -> Iterator[Mark]:
             found.setdefault(knee.value, []).append(knee)
     for value, alike in sorted(found.items()):
         rules = ", ".join(knee.rule for knee in alike)
-        yield Mark(f"{written(alike[0])}: {rules}", x=value, hue="knee")
+        yield PlotMark(f"{format_knee(alike[0])}: {rules}", x=value, hue="knee")
 
 
 def _curve(
-    name: str, hue: str, levels: Sequence[Level], value: Callable[[Level], float | None], dashed: bool = False
-) -> Series:
+    name: str, hue: str, levels: Sequence[LoadLevel], value: Callable[[LoadLevel], float | None], dashed: bool = False
+) -> PlotSeries:
     known = [(level.value, found) for level in levels if (found := value(level)) is not None and np.isfinite(found)]
     x, y = ([pair[i] for pair in known] for i in (0, 1))
-    return Series(name, hue, short(np.array(x)), short(np.array(y)), dashed=dashed)
+    return PlotSeries(name, hue, round_values(np.array(x)), round_values(np.array(y)), dashed=dashed)
 
 
-def _unsound(levels: Sequence[Level], *curves: Series) -> list[Series]:
+def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
     """Rings over the points of stages that the load generator distorted."""
     bad = {level.value for level in levels if not level.sound}
     points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
     if not points:
         return []
-    return [Series("client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings")]
+    return [PlotSeries("client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings")]
 
 
 def _latency(
-    sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: tuple[Mark, ...], rules: Sequence[Rule]
+    sweep: SweepSummary, x: PlotAxis, names: tuple[str, str, str], marks: tuple[PlotMark, ...], rules: Sequence[Rule]
 ) -> Iterator[Plot]:
     tag, title, name = names
     judged = {rule.percentile: rule for rule in rules if rule.percentile and not rule.base and _whole(rule)}
@@ -93,9 +104,11 @@ def _latency(
     if not curves:
         return
     values = np.array([y for curve in curves for y in curve.y], np.float64)
-    base = log_base(values)
+    base = choose_log_base(values)
     points = list(zip(curves[-1].x, curves[-1].y, strict=True))
-    figures = ", ".join(f"{duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None)
+    figures = ", ".join(
+        f"{format_duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None
+    )
     rings = _unsound(sweep.levels, *curves)
     which = f"{' and '.join(curve.name for curve in curves)} of each stage"
     yield Plot(
@@ -104,9 +117,9 @@ def _latency(
         + _scarce(sweep, tag, percentiles[-1]) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
         label=f"{curves[-1].name} of {name}: {figures}",
         x=x,
-        y=Axis(label=name, unit="ms", log=base),
+        y=PlotAxis(label=name, unit="ms", log=base),
         series=(*curves, *rings),
-        marks=within(marks, float(values.max()), base),
+        marks=clip_marks(marks, float(values.max()), base),
     )  # fmt: skip
 
 
@@ -120,7 +133,7 @@ def _hues(percentiles: Sequence[float]) -> Iterator[str]:
         yield "p50" if p <= 50 else "p95" if p < 99 else "p99"
 
 
-def _percentile(tag: str, percentile: float, rule: Rule | None, level: Level) -> float | None:
+def _percentile(tag: str, percentile: float, rule: Rule | None, level: LoadLevel) -> float | None:
     """In ms, from the row of the stage; else, as judged by the rule."""
     row = level.latencies.get(tag)
     if row is not None and percentile in row.percentiles:
@@ -131,13 +144,13 @@ def _percentile(tag: str, percentile: float, rule: Rule | None, level: Level) ->
 
 def _scarce(sweep: SweepSummary, tag: str, percentile: float) -> str:
     rows = [(level.value, level.latencies.get(tag)) for level in sweep.levels]
-    few = [f"{value:g}" for value, row in rows if row and row.count and scarce(row.count, percentile)]
+    few = [f"{value:g}" for value, row in rows if row and row.count and has_too_few_values(row.count, percentile)]
     if not few:
         return ""
     return f" Under {100 / (100 - percentile):.0f} requests, too few for a p{percentile:g}, at {', '.join(few)}."
 
 
-def _throughput(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plot]:
+def _throughput(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iterator[Plot]:
     curve = _curve("output tokens/s", "decode", sweep.levels, lambda level: level.output_tokens_per_s)
     unit = "output tokens/s"
     if not curve.x:
@@ -151,18 +164,18 @@ def _throughput(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterat
         caption="Of successful requests. Where it is flat, more load only adds waiting.",
         label=f"{unit}: at most {most:,.0f}",
         x=x,
-        y=Axis(label=unit, unit="/s"),
+        y=PlotAxis(label=unit, unit="/s"),
         series=(curve, *_unsound(sweep.levels, curve)),
         marks=knees,
     )
 
 
-def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plot]:
+def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iterator[Plot]:
     measured = [level for level in sweep.levels if level.goodput_per_s is not None]
     if measured:
         curve = _curve("good requests/s", "ok", measured, lambda level: level.goodput_per_s)
         ends = [(level.goodput_low, level.goodput_high) for level in measured]
-        good = Series(
+        good = PlotSeries(
             curve.name, curve.hue, curve.x, curve.y,
             low=[None if low is None else low for low, _ in ends], high=[high for _, high in ends],
         )  # fmt: skip
@@ -172,27 +185,29 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
             title="Goodput",
             caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and all successful ones. "
             "Where they diverge, answers are too slow.",
-            label=f"goodput: best {brief(best.goodput_per_s, digits=3)} per second at {best.value:g}",
+            label=f"goodput: best {format_brief(best.goodput_per_s, digits=3)} per second at {best.value:g}",
             x=x,
-            y=Axis(label="requests/s", unit="/s"),
+            y=PlotAxis(label="requests/s", unit="/s"),
             series=(everything, good, *_unsound(sweep.levels, curve)),
             marks=knees,
         )
     met = _curve("attainment", "ok", sweep.levels, _percent)
     if met.x:
-        figures = ", ".join(f"{brief(y)}% at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
+        figures = ", ".join(
+            f"{format_brief(y)}% at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None
+        )
         yield Plot(
             title="Attainment",
             caption=f"The share of good requests{_conditions(sweep)}; a failed one is not good.",
             label=f"attainment: {figures}",
             x=x,
-            y=Axis(label="attainment", unit="%", low=0.0, high=100.0),
+            y=PlotAxis(label="attainment", unit="%", low=0.0, high=100.0),
             series=(met, *_unsound(sweep.levels, met)),
             marks=knees,
         )
 
 
-def _percent(level: Level) -> float | None:
+def _percent(level: LoadLevel) -> float | None:
     return None if level.attainment is None else level.attainment * 100
 
 
@@ -211,28 +226,30 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
         return
     least, most = min(x for _, x, _ in points), max(x for _, x, _ in points)
     room = (most - least) * 0.08 or 1.0
-    curve = Series(
-        "stages", "decode", short(np.array([x for _, x, _ in points])), short(np.array([y for _, _, y in points])),
+    curve = PlotSeries(
+        "stages", "decode", round_values(np.array([x for _, x, _ in points])), round_values(np.array([y for _, _, y in points])),
         kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in points),
     )  # fmt: skip
     bad = [(x, y) for level, x, y in points if not level.sound]
-    rings = [Series("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
+    rings = [PlotSeries("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
     places = [CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client) for level, x, y in points]
     best = sorted((p.per_user, p.per_gpu) for p in mark_best_points(places) if p.best)
     room_left = max(least - room, 0.0)
-    steps = Series(  # each holds down to the pace of the next slower one
-        "best", "p50", short(np.array([room_left, *(x for x, _ in best)])),
-        short(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
+    steps = PlotSeries(  # each holds down to the pace of the next slower one
+        "best", "p50", round_values(np.array([room_left, *(x for x, _ in best)])),
+        round_values(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
     )  # fmt: skip
-    asked = [Mark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in find_pace_limits(rules)]
+    asked = [PlotMark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in find_pace_limits(rules)]
     yield Plot(
         title="Throughput of the server against throughput per user",
         caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "
         "server makes more. The steps join the best stages: up to the pace of each the server made that much. "
         "locust-llm pareto draws it per GPU, and several runs.",
-        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} per user" for level, x, y in points),
-        x=Axis(label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room),
-        y=Axis(label="output tokens/s", unit="/s"),
+        label="; ".join(
+            f"{level.value:g}: {y:,.0f} tokens/s, {format_brief(x, digits=3)} per user" for level, x, y in points
+        ),
+        x=PlotAxis(label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room),
+        y=PlotAxis(label="output tokens/s", unit="/s"),
         series=(curve, *([steps] if best else []), *rings),
         marks=tuple(mark for mark in asked if mark.x is not None and room_left <= mark.x <= most + room),
     )

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean, duration, many
-from locust_llm.report.analysis.columns import Columns
-from locust_llm.report.analysis.gaps import Gaps
+from locust_llm.core.text import clean_line, format_count, format_duration
+from locust_llm.report.analysis.columns import RequestColumns
+from locust_llm.report.analysis.gaps import GapCounts
 
-from .lines import MAX_DOTS, STALL_RATIO, Line, Lines, line
+from .lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row
 from .model import Floats
 
 MAX_ROWS: Final = 60
@@ -43,7 +43,7 @@ Since = Callable[[float], Iterable[Record]]
 """From a moment (Unix seconds): the records of the requests that ended then or later, in about the order of their ends."""
 
 
-class Stall(NamedTuple):
+class LongestStall(NamedTuple):
     """The longest gap between two chunks of a request, Unix seconds."""
 
     start: float
@@ -52,15 +52,15 @@ class Stall(NamedTuple):
     """Of the request."""
 
 
-class Window(NamedTuple):
+class TimelineWindow(NamedTuple):
     """Unix seconds."""
 
     start: float
     end: float
-    stall: "Stall | None"
+    stall: "LongestStall | None"
 
 
-class Timeline(Lines, frozen=True, kw_only=True):
+class Timeline(TimelineRows, frozen=True, kw_only=True):
     """The same with its texts."""
 
     title: str
@@ -69,10 +69,10 @@ class Timeline(Lines, frozen=True, kw_only=True):
     """Its main figures in words, for screen readers."""
 
 
-class Scene(NamedTuple):
+class TimelineScene(NamedTuple):
     """What a timeline shows: some requests of a stretch of a run."""
 
-    window: Window
+    window: TimelineWindow
     records: list[Record]
     """In the order in which they came."""
     under_way: int
@@ -88,16 +88,16 @@ class Scene(NamedTuple):
     @property
     def title(self) -> str:
         """``12 requests around the longest stall``."""
-        shown = many(len(self.records), "request")
+        shown = format_count(len(self.records), "request")
         if self.asked:
             start, end = (at - self.started_at for at in self.window[:2])
             return f"{shown}, second {start:.2f} to {end:.2f}"
         return f"{shown} around {'the middle of the run' if self.window.stall is None else 'the longest stall'}"
 
 
-def scene(
-    columns: Columns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = MAX_ROWS
-) -> Scene | None:
+def find_scene(
+    columns: RequestColumns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = MAX_ROWS
+) -> TimelineScene | None:
     """Around the longest stall of the profiling phase, else around its middle request; or ``span``, seconds after the start
     of the run. At most ``most`` requests. None where nothing was sent, or what was ended before it was asked for;
     ValueError of one sentence for a span that cannot be shown."""
@@ -106,16 +106,16 @@ def scene(
     main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
     if not main.any():
         return None
-    gap_ms = columns.gaps.get("profiling", Gaps()).percentiles_ms((50,))[0] or 0.0
+    gap_ms = columns.gaps.get("profiling", GapCounts()).percentiles_ms((50,))[0] or 0.0
     began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
     if span:
-        window = Window(run.started_at + span[0], run.started_at + span[1], None)
+        window = TimelineWindow(run.started_at + span[0], run.started_at + span[1], None)
     else:
         ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
         stalls = np.where(ok, requests["longest_stall_s"].to_numpy(np.float64), np.nan)
         worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
         stall = None if worst is None else _stall(requests.iloc[worst], since)
-        window = choose(began, closed, main, stall, gap_ms / 1e3, most)
+        window = choose_window(began, closed, main, stall, gap_ms / 1e3, most)
     if (lacking := MIN_WINDOW_S - (window.end - window.start)) > 0:
         window = window._replace(start=window.start - lacking / 2, end=window.end + lacking / 2)
     under_way = (began < window.end) & (closed > window.start)
@@ -131,9 +131,9 @@ def scene(
     records = _within(window, since, float(closed[under_way].max()))
     if span:
         window = window._replace(stall=_longest(records, window))
-    return Scene(
+    return TimelineScene(
         window=window,
-        records=sorted(pick(records, window, most), key=_asked_at),
+        records=sorted(pick_records(records, window, most), key=_asked_at),
         under_way=count,
         slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1) if gap_ms else 0.0,
         started_at=run.started_at,
@@ -142,10 +142,10 @@ def scene(
     )
 
 
-def timeline(scene: Scene, dots: int = MAX_DOTS) -> Timeline:
+def make_timeline(scene: TimelineScene, dots: int = MAX_DOTS) -> Timeline:
     """``dots``: separate dots of a line; chunks nearer to each other are one."""
     window, stall = scene.window, scene.window.stall
-    long = "" if stall is None else duration(stall.end - stall.start)
+    long = "" if stall is None else format_duration(stall.end - stall.start)
     return Timeline(
         title=scene.title,
         caption=_caption(scene),
@@ -159,7 +159,7 @@ def timeline(scene: Scene, dots: int = MAX_DOTS) -> Timeline:
     )
 
 
-def _caption(scene: Scene) -> str:
+def _caption(scene: TimelineScene) -> str:
     window, count, shown = scene.window, scene.under_way, len(scene.records)
     start = window.start - scene.started_at
     which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in flight"
@@ -167,16 +167,16 @@ def _caption(scene: Scene) -> str:
         waited = f"; those first that awaited their first token longest during the stall (at most {MAX_PREFILL_ROWS})"
         longest = waited if window.stall else ""
         which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
-    stalls = f" Red: a gap above {duration(scene.slow / 1e3)}." if scene.slow else ""
+    stalls = f" Red: a gap above {format_duration(scene.slow / 1e3)}." if scene.slow else ""
     return (
         f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
         f"arrival. Each dot is a chunk; overlapping dots are drawn as one.{stalls}"
     )
 
 
-def choose(
-    began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s: float, rows: int = MAX_ROWS
-) -> Window:
+def choose_window(
+    began: Floats, closed: Floats, main: Mask, stall: LongestStall | None, gap_s: float, rows: int = MAX_ROWS
+) -> TimelineWindow:
     """The longest window around the stall (or the middle) that holds at most ``rows`` requests, within bounds: at least two
     stalls and a half, at most ten of them (but no more than MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is
     more. ``gap_s``: a usual gap."""
@@ -191,10 +191,10 @@ def choose(
         start, end = middle - length / 2, middle + length / 2
         if np.count_nonzero((began < end) & (closed > start)) <= rows:
             break
-    return Window(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
+    return TimelineWindow(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
 
 
-def pick(records: list[Record], window: Window, rows: int = MAX_ROWS) -> list[Record]:
+def pick_records(records: list[Record], window: TimelineWindow, rows: int = MAX_ROWS) -> list[Record]:
     """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others evenly by start."""
     records = sorted(records, key=_asked_at)
     if len(records) <= rows:
@@ -211,7 +211,7 @@ def pick(records: list[Record], window: Window, rows: int = MAX_ROWS) -> list[Re
     return [record for record in records if id(record) in held] + [others[i] for i in even]
 
 
-def _stall(row: "pd.Series[float]", since: Since) -> Stall | None:
+def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
     """When the longest gap of this request began and ended; None if its record is not found."""
     for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
         if record.sent_at is not None and record.chunk_us and _sent_at(record) == row["sent_at"]:
@@ -219,23 +219,23 @@ def _stall(row: "pd.Series[float]", since: Since) -> Stall | None:
             if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
                 at = int(np.argmax(np.diff(us)))
                 start, end = (_sent_at(record) + record.chunk_us[i] / 1e6 for i in (at, at + 1))
-                return Stall(start, end, record.id)
+                return LongestStall(start, end, record.id)
     return None
 
 
-def _longest(records: list[Record], window: Window) -> Stall | None:
+def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | None:
     """The longest gap that reaches into the window."""
-    found: list[tuple[float, Stall]] = []
+    found: list[tuple[float, LongestStall]] = []
     for record in records:
         sent = _sent_at(record)
         for before, after in pairwise(record.known_us):
             start, end = sent + before / 1e6, sent + after / 1e6
             if end > window.start and start < window.end and (not found or after - before > found[0][0]):
-                found = [(after - before, Stall(start, end, record.id))]
+                found = [(after - before, LongestStall(start, end, record.id))]
     return found[0][1] if found else None
 
 
-def _within(window: Window, since: Since, last: float) -> list[Record]:
+def _within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
     """The records of the requests that were under way; ``last``: when the last of them ended."""
     found = []
     for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
@@ -247,15 +247,15 @@ def _within(window: Window, since: Since, last: float) -> list[Record]:
     return found
 
 
-def _row(record: Record, window: Window, slow: float, dots: int) -> Line:
+def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> TimelineRow:
     """Its chunks in the window, and one more on each side: the line goes on to the edge."""
     length = _ms(window.end, window)
-    row = line(record, window.start, length / dots, slow)
+    row = make_timeline_row(record, window.start, length / dots, slow)
     first, last = bisect_left(row.chunks, 0), bisect_right(row.chunks, length)
-    return msgspec.structs.replace(row, text=clean(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1])
+    return msgspec.structs.replace(row, text=clean_line(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1])
 
 
-def _ms(at: float, window: Window) -> float:
+def _ms(at: float, window: TimelineWindow) -> float:
     return round(float(at - window.start) * 1e3, 1)
 
 
@@ -274,7 +274,7 @@ def _first_at(record: Record) -> float:
     return record.closed_at + record.clock_offset_s
 
 
-def span_of(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
+def resolve_span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
     """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises ValueError of one
     sentence."""
     first, last = (

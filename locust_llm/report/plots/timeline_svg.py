@@ -10,16 +10,16 @@ from html import escape
 from statistics import median
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import clean, cut, duration
+from locust_llm.core.text import clean_line, format_duration, truncate_text
 
-from .lines import Line, Lines
+from .lines import TimelineRow, TimelineRows
 
 LETTER: Final = 0.54
 """The average width of a letter of font size 1: nothing measures text here."""
 LEGEND_LETTERS: Final = 30
 
 
-class Frame(NamedTuple):
+class PlotFrame(NamedTuple):
     """Where the plot lies in its drawing, and how large its parts are; pixels."""
 
     left: float
@@ -48,12 +48,12 @@ PAGE_TICK, PHONE_TICK, PHONE = 90, 70, 280
 """Pixels between two ticks of a wide plot and of one as wide as a phone, at least."""
 
 
-def fragment(lines: Lines, label: str) -> str:
+def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
     """HTML of the plot and its keys, whose colours and sizes are those of static/plots.css. timeline.js adds which request a
     line is."""
     pitch = min(max(560 / max(len(lines.rows), 1), 11.0), 17.0)
     hue = PAGE
-    plot = TimelinePlot(lines, Frame(0, PAGE_TOP, WIDTH, pitch, 12.0, (1.8, 4.0), hue, fluid=True))
+    plot = TimelinePlot(lines, PlotFrame(0, PAGE_TOP, WIDTH, pitch, 12.0, (1.8, 4.0), hue, fluid=True))
     height = round(plot.bottom + PAGE_BOTTOM, 1)
     keys = "".join(
         f'<span class=key><svg viewBox="0 -8 34 16" aria-hidden=true stroke-width=3>{swatch}</svg>{_text(text)}</span>'
@@ -77,7 +77,7 @@ def fragment(lines: Lines, label: str) -> str:
 class TimelinePlot:
     """Where things are. A group of elements for each kind, the later ones on top."""
 
-    def __init__(self, shown: Lines, frame: Frame) -> None:
+    def __init__(self, shown: TimelineRows, frame: PlotFrame) -> None:
         self.shown, self.rows, self.frame = shown, shown.rows, frame
         self.pitch = frame.pitch
         self.bar = min(self.pitch * 0.74, frame.largest_bar)
@@ -105,26 +105,26 @@ class TimelinePlot:
 
     def marks(self) -> Iterator[str]:
         rows, hue = list(enumerate(self.rows)), self.frame.hues
-        yield from group(f'stroke="{hue["line"]}"', self.grid())
+        yield from wrap_group(f'stroke="{hue["line"]}"', self.grid())
         yield from self.stall()
-        yield from group(f'id="wait" fill="{hue["wait"]}"', (self.wait(i, r) for i, r in rows))
-        yield from group(f'id="prefill" fill="{hue["prefill"]}"', (self.prefill(i, r) for i, r in rows))
+        yield from wrap_group(f'id="wait" fill="{hue["wait"]}"', (self.wait(i, r) for i, r in rows))
+        yield from wrap_group(f'id="prefill" fill="{hue["prefill"]}"', (self.prefill(i, r) for i, r in rows))
         stream = f'id="decode" stroke="{hue["decode"]}" stroke-opacity="0.45"'
-        yield from group(stream, (self.stream(i, r) for i, r in rows))
+        yield from wrap_group(stream, (self.stream(i, r) for i, r in rows))
         stalls = f'id="stalls" stroke="{hue["stall"]}" stroke-width="2"'
-        yield from group(stalls, (self.stalls(i, r) for i, r in rows))
+        yield from wrap_group(stalls, (self.stalls(i, r) for i, r in rows))
         dots = f'fill="none" stroke="{hue["decode"]}" stroke-width="{self.dot:.1f}" stroke-linecap="round"'
-        yield from group(f'id="chunks" {dots}', (self.chunks(i, r) for i, r in rows))
+        yield from wrap_group(f'id="chunks" {dots}', (self.chunks(i, r) for i, r in rows))
         if not self.frame.fluid:
             yield from self.ends()
 
-    def wait(self, row: int, line: Line) -> str:
+    def wait(self, row: int, line: TimelineRow) -> str:
         """At the gate, if that can be seen."""
         over = line.sent if line.admitted is None else line.admitted
         end = line.closed if over is None else over
         return self.block(row, line.asked, end, self.bar * 0.4) if self.x(end) - self.x(line.asked) >= 1 else ""
 
-    def prefill(self, row: int, line: Line) -> str:
+    def prefill(self, row: int, line: TimelineRow) -> str:
         """From the send to the first chunk, or to the end without one."""
         end = line.closed if line.first is None else line.first
         if line.sent is None or end < 0 or line.sent > self.shown.length:
@@ -136,12 +136,12 @@ class TimelinePlot:
         size = f'width="{max(right - left, 1):.1f}" height="{height:.1f}"'
         return f'<rect x="{left:g}" y="{self.y(row) - height / 2:.1f}" {size}/>'
 
-    def stream(self, row: int, line: Line) -> str:
+    def stream(self, row: int, line: TimelineRow) -> str:
         if len(line.chunks) < 2:
             return ""
         return f'<path d="M{self.x(line.chunks[0]):g} {self.y(row):g}H{self.x(line.chunks[-1]):g}"/>'
 
-    def stalls(self, row: int, line: Line) -> str:
+    def stalls(self, row: int, line: TimelineRow) -> str:
         """Where no chunk came for long."""
         slow = self.shown.slow or math.inf
         gaps = zip(line.chunks, line.chunks[1:], strict=False)
@@ -150,7 +150,7 @@ class TimelinePlot:
         ]
         return f'<path d="{"".join(found)}"/>' if found else ""
 
-    def chunks(self, row: int, line: Line) -> str:
+    def chunks(self, row: int, line: TimelineRow) -> str:
         """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds up."""
         length, left, scale = self.shown.length, self.frame.left * 10, self.frame.width / self.shown.length * 10
         at = [round(left + ms * scale) for ms in line.chunks if 0 <= ms <= length]  # x(), where it is called most
@@ -200,7 +200,7 @@ class TimelinePlot:
                 found.append(self._end(line.outcome, self.x(line.closed), self.y(row), size))
         hue = self.frame.hues
         back = "var(--back)" if self.frame.fluid else "#fff"
-        yield from group(f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', found)
+        yield from wrap_group(f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', found)
 
     def _end(self, outcome: str, x: float, y: float, size: float) -> str:
         """A tick where all was well, a cross on a failure, a diamond on what was cut or cancelled."""
@@ -243,7 +243,7 @@ class TimelinePlot:
     def page_rows(self) -> Iterator[str]:
         """A line's label, and the place to point at; behind all else."""
         for row, line in enumerate(self.rows):
-            y, tokens = self.y(row), "" if line.tokens is None else cut(f"{line.tokens:,}", 9)
+            y, tokens = self.y(row), "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9)
             high = f'y="{y - self.pitch / 2:.1f}" height="{self.pitch:.1f}"'
             yield (
                 f'<g class=row><rect width="100%" {high}/><rect x=-{MARGIN} width={MARGIN} {high}/>'
@@ -262,7 +262,7 @@ class TimelinePlot:
             for at, text in self.tick_texts(PAGE_TICK)
         )
         axis = f'<text x="50%" y="{self.bottom + 34:.1f}">time since the start of the run</text>'
-        yield from group(f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis])
+        yield from wrap_group(f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis])
         if (at := self.stall_at()) is not None:
             middle = round(sum(at) / 2 / self.frame.width * 100, 2)
             # near an edge the text goes on inwards
@@ -286,17 +286,20 @@ class TimelinePlot:
             yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
         if any(self.stalls(row, line) for row, line in enumerate(self.rows)):
             stroke = f'<path d="M0 0h34" stroke="{hue["stall"]}" stroke-width="3"/>'
-            yield stroke, f"no chunk for over {duration(self.shown.slow / 1e3)}"
+            yield stroke, f"no chunk for over {format_duration(self.shown.slow / 1e3)}"
         if "" in ends:
             yield self._end("", 17, 0, 9), "end"
         if "failed" in ends:
             yield f'<g stroke="{hue["fail"]}">{self._end("failed", 17, 0, 8)}</g>', "failed"
         if cut_off:
             back = "var(--back)" if self.frame.fluid else "#fff"
-            yield f'<g fill="{back}">{self._end("cut", 17, 0, 8)}</g>', cut(", ".join(cut_off), LEGEND_LETTERS)
+            yield (
+                f'<g fill="{back}">{self._end("cut", 17, 0, 8)}</g>',
+                truncate_text(", ".join(cut_off), LEGEND_LETTERS),
+            )
 
 
-def group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
+def wrap_group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
     """Nothing of nothing."""
     found: Sequence[str] = [element for element in elements if element]
     if found:
@@ -306,4 +309,4 @@ def group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(clean(text))
+    return escape(clean_line(text))

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 import msgspec
 
 from locust_llm.core.record import Record
-from locust_llm.core.text import clean, duration, many
+from locust_llm.core.text import clean_line, format_count, format_duration
 
-from .lines import MAX_DOTS, Line, line
+from .lines import MAX_DOTS, TimelineRow, make_timeline_row
 from .timeline import MAX_ROWS, Timeline
 
 
-def waterfall(records: Sequence[Record], started_at: float) -> Timeline:
+def make_session_timeline(records: Sequence[Record], started_at: float) -> Timeline:
     """``records``: of one session, at least one; ``started_at``: of the run, Unix seconds."""
     shown = sorted(records, key=_asked_at)[:MAX_ROWS]
     start = _asked_at(shown[0])
     length_s = max(record.closed_at + record.clock_offset_s for record in shown) - start
     start, length_s = start - 0.01 * length_s, 1.02 * length_s or 1e-3
     rest = f" The first {MAX_ROWS} of {len(records)} turns." if len(records) > len(shown) else ""
-    title = f"{many(len(records), 'turn')} in {duration(length_s)}"
+    title = f"{format_count(len(records), 'turn')} in {format_duration(length_s)}"
     return Timeline(
         title=title,
         caption=f"The session of median latency; a line a turn, in the order in which they were "
@@ -31,11 +31,11 @@ def waterfall(records: Sequence[Record], started_at: float) -> Timeline:
     )
 
 
-def _row(record: Record, start: float, length_s: float) -> Line:
-    row = line(record, start, length_s * 1e3 / MAX_DOTS, 0.0)
-    tool = "" if record.tool_s is None else f", a tool for {duration(record.tool_s)} before it"
+def _row(record: Record, start: float, length_s: float) -> TimelineRow:
+    row = make_timeline_row(record, start, length_s * 1e3 / MAX_DOTS, 0.0)
+    tool = "" if record.tool_s is None else f", a tool for {format_duration(record.tool_s)} before it"
     after = "" if not record.after else f", after {', '.join(str(turn + 1) for turn in record.after)}"
-    return msgspec.structs.replace(row, text=clean(f"turn {record.turn + 1}{after}{tool}: {row.text}"))
+    return msgspec.structs.replace(row, text=clean_line(f"turn {record.turn + 1}{after}{tool}: {row.text}"))
 
 
 def _asked_at(record: Record) -> float:

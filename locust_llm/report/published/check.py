@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, FLAT
-from locust_llm.core.text import brief, digits_apart, many, number
-from locust_llm.report.analysis.summary import Level, Summary
-from locust_llm.report.results.validity import Check, Validity
+from locust_llm.core.text import digits_to_tell_apart, format_brief, format_count, format_number
+from locust_llm.report.analysis.summary import LoadLevel, Summary
+from locust_llm.report.results.validity import PublishedCheck, Validity
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.published import CONFIDENCE, Published, least_samples
+from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples
 
-from .regions import uncovered
+from .regions import find_uncovered_regions
 
 
-class Point(NamedTuple):
+class PublishedPoint(NamedTuple):
     """A run at one concurrency."""
 
     users: int
@@ -27,10 +27,10 @@ class Point(NamedTuple):
 
     @property
     def place(self) -> str:
-        return f" at {many(self.users, 'user')}" if self.users else ""
+        return f" at {format_count(self.users, 'user')}" if self.users else ""
 
 
-def validity(summary: Summary, run: Run) -> Validity | None:
+def check_validity(summary: Summary, run: Run) -> Validity | None:
     """None: the run has no published rules, or nothing to hold against them (a probe, two arms)."""
     rules = run.settings.published
     if rules is None or summary.examination is not None or summary.paired is not None:
@@ -44,16 +44,16 @@ def validity(summary: Summary, run: Run) -> Validity | None:
     return Validity(rules=rules.rules, curve=curve, checks=tuple(checks), note=rules.note, unchecked=rules.unchecked)
 
 
-def _of_level(level: Level) -> Point:
-    return Point(level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client)
+def _of_level(level: LoadLevel) -> PublishedPoint:
+    return PublishedPoint(level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client)
 
 
-def _of_run(summary: Summary) -> Point:
+def _of_run(summary: Summary) -> PublishedPoint:
     c = summary.conditions
-    return Point(c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict)
+    return PublishedPoint(c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict)
 
 
-def _of_points(rules: Published, points: Sequence[Point], run: Run) -> Iterator[Check]:
+def _of_points(rules: PublishedRules, points: Sequence[PublishedPoint], run: Run) -> Iterator[PublishedCheck]:
     """Rules that each point has to keep."""
     s = run.settings
     if rules.loop:
@@ -80,43 +80,45 @@ def _of_points(rules: Published, points: Sequence[Point], run: Run) -> Iterator[
     if rules.client_ok:
         bad = [p for p in points if p.client not in (None, OK)]
         found = f"client verdict {bad[0].client}{bad[0].place}" if bad else f"client verdict {OK}"
-        yield Check(rule="client", met=not bad, text=found, others=max(0, len(bad) - 1))
+        yield PublishedCheck(rule="client", met=not bad, text=found, others=max(0, len(bad) - 1))
 
 
 def _each(
     rule: str,
-    points: Sequence[Point],
-    found: Callable[[Point], float],
-    asked: Callable[[Point], float | None],
+    points: Sequence[PublishedPoint],
+    found: Callable[[PublishedPoint], float],
+    asked: Callable[[PublishedPoint], float | None],
     unit: str,
-) -> Check:
+) -> PublishedCheck:
     """Each point against what is asked of it; the one that falls furthest short is told."""
     short = [p for p in points if found(p) < (asked(p) or 0.0)]
     if not points:
-        return Check(rule=rule, met=False, text="no point was measured")
+        return PublishedCheck(rule=rule, met=False, text="no point was measured")
     if short:
         worst = min(short, key=lambda p: found(p) / (asked(p) or 1.0))
         least = asked(worst) or 0.0
         short_by_little = _figure(found(worst)) == _figure(least)
         value = (
-            brief(found(worst), digits=digits_apart(found(worst), least)) if short_by_little else _figure(found(worst))
+            format_brief(found(worst), digits=digits_to_tell_apart(found(worst), least))
+            if short_by_little
+            else _figure(found(worst))
         )
         text = f"{unit.format(value)}, the rules ask {_figure(least)}{worst.place}"
-        return Check(rule=rule, met=False, text=text, others=len(short) - 1)
+        return PublishedCheck(rule=rule, met=False, text=text, others=len(short) - 1)
     ends = [_figure(end) for end in (min(map(found, points)), max(map(found, points)))]
     span = " to ".join(dict.fromkeys(ends))
-    return Check(rule=rule, met=True, text=unit.format(span))
+    return PublishedCheck(rule=rule, met=True, text=unit.format(span))
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else number(value, 3)
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else format_number(value, 3)
 
 
-def _check(rule: str, met: bool, found: str, asked: str) -> Check:
-    return Check(rule=rule, met=met, text=found if met else f"{found}, the rules ask {asked}")
+def _check(rule: str, met: bool, found: str, asked: str) -> PublishedCheck:
+    return PublishedCheck(rule=rule, met=met, text=found if met else f"{found}, the rules ask {asked}")
 
 
-def _dataset(points: Sequence[Point], run: Run) -> Check:
+def _dataset(points: Sequence[PublishedPoint], run: Run) -> PublishedCheck:
     sessions = run.dataset_sessions
     if not run.settings.input_file:
         return _check("dataset", False, "synthetic prompts", "the benchmark's dataset (--input-file)")
@@ -127,14 +129,14 @@ def _dataset(points: Sequence[Point], run: Run) -> Check:
     )
 
 
-def _options(rules: Published, run: Run) -> Iterator[Check]:
+def _options(rules: PublishedRules, run: Run) -> Iterator[PublishedCheck]:
     """What the scenario fixes, and this run has otherwise."""
     changed = [key for key in run.settings.scenario_changed if key not in rules.free]
     if changed:
         yield _check("options", False, f"other values of {', '.join(changed)}", "those of the scenario")
 
 
-def _of_curve(rules: Published, points: Sequence[Point], run: Run) -> Iterator[Check]:
+def _of_curve(rules: PublishedRules, points: Sequence[PublishedPoint], run: Run) -> Iterator[PublishedCheck]:
     """Rules about all points together."""
     users = [p.users for p in points]
     by_users = run.settings.sweeps(CONCURRENCY)
@@ -144,7 +146,7 @@ def _of_curve(rules: Published, points: Sequence[Point], run: Run) -> Iterator[C
     if rules.points is not None:
         least, most = rules.points
         asked = f"{least} to {most}" if least <= len(points) else f"at least {least}"
-        yield _check("points", least <= len(points) <= most, many(len(points), "point"), asked)
+        yield _check("points", least <= len(points) <= most, format_count(len(points), "point"), asked)
     if rules.levels:
         left_out = [level for level in rules.levels if level <= max(users, default=0) and level not in users]
         listed = ", ".join(f"{level:,}" for level in left_out)
@@ -161,11 +163,11 @@ def _of_curve(rules: Published, points: Sequence[Point], run: Run) -> Iterator[C
         )
 
 
-def _regions(users: Sequence[int]) -> Check:
+def _regions(users: Sequence[int]) -> PublishedCheck:
     try:
-        missing = uncovered(users)
+        missing = find_uncovered_regions(users)
     except ValueError as error:
-        return Check(rule="regions", met=False, text=str(error))
+        return PublishedCheck(rule="regions", met=False, text=str(error))
     if missing:
         return _check("regions", False, f"no point in {' and '.join(map(str, missing))}", "one in each region")
-    return Check(rule="regions", met=True, text="a point in each of Ultra Low, Low, Medium and High")
+    return PublishedCheck(rule="regions", met=True, text="a point in each of Ultra Low, Low, Medium and High")

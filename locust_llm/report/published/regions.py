@@ -15,7 +15,7 @@ MARGIN: Final = 1.10
 """Of the highest concurrency declared: up to there a later point is in range, but covers no region."""
 
 
-class Region(NamedTuple):
+class ConcurrencyRegion(NamedTuple):
     """Both ends belong to it; none where ``low`` is above ``high``."""
 
     name: str
@@ -29,7 +29,7 @@ class Region(NamedTuple):
         return f"{self.name} ({self.low:,} to {self.high:,})"
 
 
-def regions(lowest: int, highest: int) -> tuple[Region, ...]:
+def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, ...]:
     """Between the lowest and the highest concurrency of a curve: Ultra Low, Low, Medium, High and the margin above.
 
     Low and Medium end at lowest + (highest - lowest)^(1/3) and ^(2/3), rounded half to even: three equal parts of the
@@ -42,19 +42,19 @@ def regions(lowest: int, highest: int) -> tuple[Region, ...]:
     third = math.log2(highest - lowest) / 3
     low, medium = round(lowest + 2**third), round(lowest + 2 ** (2 * third))
     return (
-        Region("Ultra Low", 1, lowest),
-        Region("Low", lowest + 1, low),
-        Region("Medium", low + 1, medium),
-        Region("High", medium + 1, highest),
-        Region("margin", highest + 1, math.ceil(MARGIN * highest)),
+        ConcurrencyRegion("Ultra Low", 1, lowest),
+        ConcurrencyRegion("Low", lowest + 1, low),
+        ConcurrencyRegion("Medium", low + 1, medium),
+        ConcurrencyRegion("High", medium + 1, highest),
+        ConcurrencyRegion("margin", highest + 1, math.ceil(MARGIN * highest)),
     )
 
 
-def uncovered(points: Sequence[int]) -> list[Region]:
+def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
     """The regions without a point, from the lowest and highest point. One that rounding left without any concurrency has the
     one at its boundary (section 5.4). Raises ValueError as ``regions``, and of no points."""
     if not points:
         raise ValueError("there is no point")
-    asked = regions(min(points), max(points))[:-1]
-    asked = tuple(Region(r.name, min(r.low, r.high), r.high) for r in asked)
+    asked = divide_into_regions(min(points), max(points))[:-1]
+    asked = tuple(ConcurrencyRegion(r.name, min(r.low, r.high), r.high) for r in asked)
     return [region for region in asked if not any(point in region for point in points)]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from locust_llm.report.in_force import Course
+from locust_llm.report.in_force import StepSeries
 
 
 class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +34,12 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     rate_per_s: float | None = None
     """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
-    users_in_force: Course | None = None
+    users_in_force: StepSeries | None = None
     """How many there were; None: not recorded."""
     prefill_limit: int | None
     """As asked for."""
     prefill_ramp_s: float | None
-    limit_in_force: Course | None = None
+    limit_in_force: StepSeries | None = None
     """None: there was no gate."""
     asked_input_tokens: float | None
     input_tokens: float | None

@@ -32,7 +32,7 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     """mean / usual; None with too few compared gaps, or too small a share of them."""
 
 
-class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+class RequestsAhead(msgspec.Struct, frozen=True, kw_only=True):
     """The successful requests sent with a given number of others in prefill."""
 
     label: str
@@ -44,7 +44,7 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     """The median of their own input tokens."""
 
 
-class Slope(msgspec.Struct, frozen=True, kw_only=True):
+class PrefillSlope(msgspec.Struct, frozen=True, kw_only=True):
     """By how much TTFT is longer for each 1,000 input tokens in prefill at the send, at the same own length."""
 
     ms_per_1k: float
@@ -56,7 +56,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
-class Interference(msgspec.Struct, frozen=True, kw_only=True):
+class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
     """What prefills did to decodes, and to prefills behind them."""
 
     gaps: int
@@ -77,5 +77,5 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``decode_s``."""
     hidden_share: float | None = None
     """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why there is no loss."""
-    ahead: tuple[Ahead, ...] = ()
-    slope: Slope | None = None
+    ahead: tuple[RequestsAhead, ...] = ()
+    slope: PrefillSlope | None = None

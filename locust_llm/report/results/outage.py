@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +25,9 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
         return f"from {self.began_s:.1f} to {self.ended_s:.1f} s" if self.began_s > 0 else f"until {self.ended_s:.1f} s"
 
 
-def in_words(outages: Sequence[Outage]) -> str:
+def describe_outages(outages: Sequence[Outage]) -> str:
     """``nothing answered from 9.7 s on``; of several the longest ones."""
     longest = sorted(sorted(outages, key=lambda one: -one.seconds)[:3], key=lambda one: one.began_s)
     rest = len(outages) - len(longest)
-    more = f" and {many(rest, 'more time')}" if rest else ""
+    more = f" and {format_count(rest, 'more time')}" if rest else ""
     return f"nothing answered {', '.join(map(str, longest))}{more}"

@@ -51,7 +51,7 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
         return self.word in ("better", "worse")
 
 
-class Paired(msgspec.Struct, frozen=True, kw_only=True):
+class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two arms."""
 
     schema: int = 1

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One of the rules, over all points."""
 
     rule: str
@@ -22,13 +22,13 @@ class Validity(msgspec.Struct, frozen=True, kw_only=True):
     """Name and version."""
     curve: bool
     """False: one point, of which rules about a curve say nothing."""
-    checks: tuple[Check, ...]
+    checks: tuple[PublishedCheck, ...]
     note: str = ""
     """What a run that keeps them is not."""
     unchecked: tuple[str, ...] = ()
 
     @property
-    def broken(self) -> tuple[Check, ...]:
+    def broken(self) -> tuple[PublishedCheck, ...]:
         return tuple(check for check in self.checks if not check.met)
 
     @property

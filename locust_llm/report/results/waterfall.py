@@ -68,7 +68,7 @@ NEITHER: Final = ""
 """From what the server's time to a first token is divided."""
 
 
-def name_of(part: str, others: Collection[str]) -> str:
+def name_latency_part(part: str, others: Collection[str]) -> str:
     """``others``: all parts that are shown together."""
     reported = {QUEUE, PREFILL}.intersection(others)
     if part == SERVER and reported:
@@ -77,7 +77,7 @@ def name_of(part: str, others: Collection[str]) -> str:
     return ROUND_TRIP if part == NETWORK and len(reported) < 2 else NAMES[part]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a request's time, as means over requests, in ms."""
 
     name: str
@@ -88,7 +88,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the slow ones."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The slow requests of one group: of a length, a model, a tenant or a stretch of time."""
 
     by: str
@@ -107,7 +107,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return max(((name, ms) for name, ms, _ in self.parts), key=lambda part: part[1])
 
 
-class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Where the requests at or above a percentile spent their time, beside those around the median, and all."""
 
     metric: str
@@ -122,13 +122,13 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     typical: int
     """So many requests at or above the percentile, and from the 40th to the 60th."""
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[LatencyPart, ...]
     """In the order in which they come; those of no time are left out. Their means add up to the mean of the
     slow requests."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[SlowGroup, ...] = ()
 
 
-class Overlapping(msgspec.Struct, frozen=True, kw_only=True):
+class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Another request that waited for its first token while a slow one did."""
 
     id: str
@@ -138,7 +138,7 @@ class Overlapping(msgspec.Struct, frozen=True, kw_only=True):
     """From its send to its first token, on the axis of the slow one, whose due is 0."""
 
 
-class Slowest(msgspec.Struct, frozen=True, kw_only=True):
+class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A slow request by itself."""
 
     id: str
@@ -150,7 +150,7 @@ class Slowest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parts: tuple[tuple[str, float, str], ...]
     """(name, ms, source), in their order."""
-    overlapping: tuple[Overlapping, ...]
+    overlapping: tuple[OverlappingRequest, ...]
     """The longest ones first."""
     others: int
     """How many there were in all."""
@@ -165,7 +165,7 @@ class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
     """The offset lies within so much of ``ahead_s``, to both sides."""
 
 
-class OwnMean(msgspec.Struct, frozen=True, kw_only=True):
+class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
     """Of one of the server's own histograms."""
 
     name: str
@@ -177,13 +177,13 @@ class OwnMean(msgspec.Struct, frozen=True, kw_only=True):
     """The mean of the same over the requests of the run, measured here or reported for single requests; None: neither."""
 
 
-class OwnMeans(msgspec.Struct, frozen=True, kw_only=True):
+class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
     """Of one server."""
 
     engine: str
     source: str
     """The address of its metrics; empty: the server's own."""
-    means: tuple[OwnMean, ...]
+    means: tuple[ServerHistogramMean, ...]
 
 
 class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +214,7 @@ class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
         return name, parts[name] / max(self.ttft_ms, 1e-9)
 
 
-class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
+class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests of the profiling phase that had a first token."""
 
     requests: int
@@ -225,9 +225,9 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerTime
     means_ms: dict[str, float] = {}
     """Of the parts and of TTFT, over all these requests."""
-    own_means: tuple[OwnMeans, ...] = ()
-    breakdowns: tuple[Breakdown, ...]
-    slowest: tuple[Slowest, ...]
+    own_means: tuple[ServerHistogramMeans, ...] = ()
+    breakdowns: tuple[LatencyBreakdown, ...]
+    slowest: tuple[SlowRequest, ...]
     server_clock: ServerClock | None = None
     """None: no span said when its request arrived."""
     proxy: str = ""
@@ -236,12 +236,12 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Breakdowns that were asked for and cannot be made, and why."""
 
 
-def measure(breakdown: Breakdown) -> str:
+def name_breakdown_metric(breakdown: LatencyBreakdown) -> str:
     """``TTFT from Due``"""
     metric = BY_WORD[breakdown.metric].metric
     return f"{breakdown.metric if metric is None else metric.label}{breakdown.where}"
 
 
-def title(breakdown: Breakdown) -> str:
+def name_breakdown(breakdown: LatencyBreakdown) -> str:
     """``TTFT from Due p99``"""
-    return f"{measure(breakdown)} p{breakdown.percentile:g}"
+    return f"{name_breakdown_metric(breakdown)} p{breakdown.percentile:g}"

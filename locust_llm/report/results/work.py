@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import brief
+from locust_llm.core.text import format_brief
 
 MAX_LENGTH_DIFFERENCE: Final = 0.02
 """Share of the shorter mean length; what differs by more, and by more than chance, is other work."""
@@ -15,7 +15,7 @@ ASKED_FOR: Final = " asked for"
 """Behind the name of a length, what was asked for beside what came of it."""
 
 
-class Length(NamedTuple):
+class LengthStatistics(NamedTuple):
     """In tokens, over the requests."""
 
     mean: float
@@ -23,16 +23,16 @@ class Length(NamedTuple):
     """Standard error of the mean; 0 where it is not known."""
 
 
-class Work(NamedTuple):
+class RunWork(NamedTuple):
     model: str
     """Empty: not known."""
-    lengths: Mapping[str, Length | None]
+    lengths: Mapping[str, LengthStatistics | None]
     """By name; None: not known. What came is judged only where one of two loads does not say what it asked for."""
     counted_by: str = ""
     """The load tester; empty: ours."""
 
 
-class Other(NamedTuple):
+class WorkDifference(NamedTuple):
     """In what two loads differ."""
 
     what: str
@@ -43,25 +43,31 @@ class Other(NamedTuple):
         return f"{self.what} {self.here} for {self.base}"
 
 
-def apart(base: Length, here: Length, most: float = MAX_LENGTH_DIFFERENCE) -> bool:
+def lengths_differ(base: LengthStatistics, here: LengthStatistics, most: float = MAX_LENGTH_DIFFERENCE) -> bool:
     """Whether two lengths differ by more than ``most``, a share, and by more than chance: twice the standard error."""
     off = abs(here.mean - base.mean)
     return off > most * min(base.mean, here.mean) and off > 2 * math.hypot(base.error, here.error)
 
 
-def judged_by_asked(what: str, base: Mapping[str, Length | None], here: Mapping[str, Length | None]) -> bool:
+def is_judged_by_requested(
+    what: str, base: Mapping[str, LengthStatistics | None], here: Mapping[str, LengthStatistics | None]
+) -> bool:
     """Whether both know what was asked for: what came of it says nothing more about the work."""
     return all(lengths.get(what + ASKED_FOR) is not None for lengths in (base, here))
 
 
-def other_work(base: Work, here: Work) -> list[Other]:
+def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
     """In what the work of both differs; empty: they had the same to do. What one of them does not say is no reason."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
-    found = [Other("model", base.model, here.model)] if base.model and here.model and base.model != here.model else []
+    found = (
+        [WorkDifference("model", base.model, here.model)]
+        if base.model and here.model and base.model != here.model
+        else []
+    )
     for what, a in base.lengths.items():
         b = here.lengths.get(what)
-        if judged_by_asked(what, base.lengths, here.lengths):
+        if is_judged_by_requested(what, base.lengths, here.lengths):
             continue
-        if a is not None and b is not None and apart(a, b, most):
-            found.append(Other(what, f"{brief(a.mean)} on average", brief(b.mean)))
+        if a is not None and b is not None and lengths_differ(a, b, most):
+            found.append(WorkDifference(what, f"{format_brief(a.mean)} on average", format_brief(b.mean)))
     return found

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.report.analysis.breakdowns import bucket, bucket_edges, lengths
-from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.breakdowns import choose_bucket_edges, estimate_input_lengths, label_bucket
+from locust_llm.report.analysis.selection import RequestSelection
 from locust_llm.report.results.waterfall import (
     AFTER_FIRST,
     BETWEEN,
@@ -21,12 +21,12 @@ from locust_llm.report.results.waterfall import (
     SEND,
     TO_FIRST,
     UNATTRIBUTED,
-    Breakdown,
-    Group,
-    Part,
+    LatencyBreakdown,
+    LatencyPart,
+    SlowGroup,
 )
 
-from .parts import Split, source_of
+from .parts import LatencySplit, find_part_source
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -52,11 +52,11 @@ COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "request_
 
 
 @dataclass(frozen=True)
-class Table:
+class LatencyTable:
     """A row a request."""
 
     requests: pd.DataFrame
-    split: Split
+    split: LatencySplit
     after_ms: Mapping[str, Floats]
     """By part of AFTER_FIRST, in ms; NaN of a request without a first token."""
     decode_reported: Bools
@@ -70,12 +70,14 @@ class Table:
     def source(self, name: str, those: Bools) -> str:
         """Of most of these requests."""
         if name not in AFTER_FIRST:
-            return source_of(name, self.split.known[those])
+            return find_part_source(name, self.split.known[those])
         mostly = self.decode_reported[those].mean() > 0.5
         return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get((name, bool(mostly)), MEASURED)
 
 
-def breakdown(table: Table, metric: str, percentile: float, where: str, chosen: Bools) -> Breakdown | None:
+def make_latency_breakdown(
+    table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
+) -> LatencyBreakdown | None:
     """``where``: the selectors, as text; ``chosen``: the requests that they select. None below MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
     here = table.counted & chosen & ~np.isnan(values)
@@ -86,7 +88,7 @@ def breakdown(table: Table, metric: str, percentile: float, where: str, chosen: 
     typical = _around_the_median(values, here)
     slow = here & (values >= value)
     parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
-    return Breakdown(
+    return LatencyBreakdown(
         metric=metric,
         where=where,
         percentile=percentile,
@@ -96,7 +98,7 @@ def breakdown(table: Table, metric: str, percentile: float, where: str, chosen: 
         typical=int(typical.sum()),
         count=count,
         parts=tuple(
-            Part(
+            LatencyPart(
                 name=name,
                 slow_ms=float(ms[slow].mean()),
                 typical_ms=float(ms[typical].mean()) if typical.any() else 0.0,
@@ -116,8 +118,8 @@ def _around_the_median(values: Floats, here: Bools) -> Bools:
 
 
 def _groups(
-    table: Table, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
-) -> Iterator[Group]:
+    table: LatencyTable, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
+) -> Iterator[SlowGroup]:
     for by, groups in _divided(table.requests, here):
         fewest = min(int(chosen.sum()) for chosen in groups.values())
         at = next(p for p in (percentile, *LOWER) if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW)
@@ -127,14 +129,14 @@ def _groups(
             means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
             split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
             if split:
-                yield Group(
+                yield SlowGroup(
                     by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value, parts=split
                 )  # fmt: skip
 
 
 def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
     """(by what, the requests of each label): only what divides them, and only groups of MIN_GROUP."""
-    length = lengths(Selection(requests, np.ones(len(requests), np.bool_)))
+    length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
     known = here & (length >= 1)
     yield from _kept("input tokens", _lengths(length, known))
     for by in ("model", "tenant"):
@@ -153,10 +155,10 @@ def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[st
 def _lengths(length: Floats, known: Bools) -> dict[str, Bools]:
     if not known.any():
         return {}
-    edges = bucket_edges(sorted(map(int, pd.unique(length[known]))))
+    edges = choose_bucket_edges(sorted(map(int, pd.unique(length[known]))))
     place = np.where(known, np.searchsorted(edges, length, side="right"), -1)
     groups = (place == i for i in sorted(pd.unique(place[known])))
-    return {bucket(int(length[here.argmax()]), edges): here for here in groups}
+    return {label_bucket(int(length[here.argmax()]), edges): here for here in groups}
 
 
 def _kept(by: str, groups: Mapping[str, Bools]) -> Iterator[tuple[str, dict[str, Bools]]]:

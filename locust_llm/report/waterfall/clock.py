@@ -10,10 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.report.results.waterfall import ServerClock
-from locust_llm.report.server_columns import Reported
+from locust_llm.report.server_columns import ReportedColumns
 
 
-def server_clock(requests: pd.DataFrame, reported: Reported, possible: NDArray[np.bool_]) -> ServerClock | None:
+def measure_server_clock(
+    requests: pd.DataFrame, reported: ReportedColumns, possible: NDArray[np.bool_]
+) -> ServerClock | None:
     """``possible``: the requests whose server times can be. None where no span says when its request arrived.
 
     Where the clock drifts, or there are several, bounds contradict each other: the offset then lies between these.

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.core.engine_metrics import EngineSample, History, histogram
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample, histogram_mean
 from locust_llm.core.run import Run
 from locust_llm.report.results.waterfall import (
     DECODE,
@@ -20,10 +20,10 @@ from locust_llm.report.results.waterfall import (
     QUEUE,
     REQUESTS,
     TTFT,
-    OwnMean,
-    OwnMeans,
+    LatencyAttribution,
+    ServerHistogramMean,
+    ServerHistogramMeans,
     ServerTime,
-    Waterfall,
 )
 
 OURS: Final = {"queue": (QUEUE,), "prefill": (PREFILL,), "decode": (DECODE, DELIVERY), "ttft": (TTFT,), "inference": ()}
@@ -37,7 +37,9 @@ AFTER_S: Final = 5.0
 """Seconds after the end of a run in which a reading still counts as its last one."""
 
 
-def with_histograms(found: Waterfall | None, history: History, run: Run) -> Waterfall | None:
+def add_server_histograms(
+    found: LatencyAttribution | None, history: EngineHistory, run: Run
+) -> LatencyAttribution | None:
     """With those of each server whose metrics were read, and with what they say of queue and prefill, where single requests
     do not."""
     if found is None:
@@ -49,23 +51,23 @@ def with_histograms(found: Waterfall | None, history: History, run: Run) -> Wate
     return replace(found, own_means=own_means, server=server)
 
 
-def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMeans]:
+def _of_servers(found: LatencyAttribution, history: EngineHistory, run: Run) -> Iterator[ServerHistogramMeans]:
     for name in sorted(history.names):
         samples = _samples(history, name, run)
-        means = list[OwnMean]()
+        means = list[ServerHistogramMean]()
         for what, parts in OURS.items():
             if what == "inference" and any(mean.name == "decode" for mean in means):  # the server parts it
                 continue
-            if samples and (grown := histogram(samples, what)) is not None:
+            if samples and (grown := histogram_mean(samples, what)) is not None:
                 known = parts and (what not in REPORTED_PARTS or found.server.basis == REQUESTS)
                 here_ms = sum(found.means_ms[part] for part in parts) if known else None
-                means.append(OwnMean(name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms))
+                means.append(ServerHistogramMean(name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms))
         if means:
             engine = "simulator" if run.simulated else samples[-1].engine
-            yield OwnMeans(engine=engine, source=samples[-1].source, means=tuple(means))
+            yield ServerHistogramMeans(engine=engine, source=samples[-1].source, means=tuple(means))
 
 
-def _samples(history: History, name: str, run: Run) -> list[EngineSample]:
+def _samples(history: EngineHistory, name: str, run: Run) -> list[EngineSample]:
     """Those of the run, and the first one after it, whose counters have the last requests; after a stage they have those of
     the next one."""
     ended_at = run.ended_at or run.stopping_at or float("inf")
@@ -74,7 +76,7 @@ def _samples(history: History, name: str, run: Run) -> list[EngineSample]:
     return [*history.between(name, run.profiling_at, ended_at), *islice(after, 1)]
 
 
-def _by_histograms(servers: Sequence[OwnMeans], found: Waterfall) -> ServerTime | None:
+def _by_histograms(servers: Sequence[ServerHistogramMeans], found: LatencyAttribution) -> ServerTime | None:
     """Of all servers together. None where they lack queue or prefill, or counted too few requests."""
     (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, _) = (
         _mean_over(servers, what) for what in ("queue", "prefill", "ttft")
@@ -92,7 +94,7 @@ def _by_histograms(servers: Sequence[OwnMeans], found: Waterfall) -> ServerTime 
     )
 
 
-def _mean_over(servers: Sequence[OwnMeans], what: str) -> tuple[float, int]:
+def _mean_over(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
     """(mean in ms, of how many requests); 0 of none."""
     means = [mean for server in servers for mean in server.means if mean.name == what]
     count = sum(mean.count for mean in means)

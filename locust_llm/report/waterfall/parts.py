@@ -33,7 +33,7 @@ from locust_llm.report.results.waterfall import (
     TO_FIRST,
     UNATTRIBUTED,
 )
-from locust_llm.report.server_columns import Reported
+from locust_llm.report.server_columns import ReportedColumns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -51,7 +51,7 @@ FOLLOWED_S: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Split:
+class LatencySplit:
     """A row a request."""
 
     total_us: Ints
@@ -64,7 +64,7 @@ class Split:
     """The server reported more time than there was: what it reports of this request is left out."""
 
 
-def source_of(name: str, known: NDArray[np.int8]) -> str:
+def find_part_source(name: str, known: NDArray[np.int8]) -> str:
     """Where the figure of a part is from, for most of the requests whose reports these are."""
     if name in (HANDOVER, QUEUE, PREFILL):
         return REPORTED
@@ -75,7 +75,9 @@ def source_of(name: str, known: NDArray[np.int8]) -> str:
     return BETWEEN if less_reported else MEASURED
 
 
-def split(requests: pd.DataFrame, reported: Reported, limits: Sequence[LimitChange] = ()) -> Split:
+def split_latencies(
+    requests: pd.DataFrame, reported: ReportedColumns, limits: Sequence[LimitChange] = ()
+) -> LatencySplit:
     """``requests`` as of columns.collect; ``limits``: of the gate; where there is one, who was
     never admitted waited at it."""
     ours, first, inside = _ours(requests, limits)
@@ -88,7 +90,7 @@ def split(requests: pd.DataFrame, reported: Reported, limits: Sequence[LimitChan
     ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner  # the first chunk cannot have come before it was sent
     parts, known = _of_the_server(q, p, ttft, inside, np.minimum(_round_trip(requests), inside), first)
     us = {name: (ours | parts)[name] for name in TO_FIRST}
-    return Split(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
+    return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
 
 
 def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[str, Ints], Bools, Ints]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.results.waterfall import TO_FIRST, Overlapping, Slowest
+from locust_llm.report.results.waterfall import TO_FIRST, OverlappingRequest, SlowRequest
 
-from .breakdown import Table
-from .parts import source_of
+from .breakdown import LatencyTable
+from .parts import find_part_source
 
 MOST: Final = 10
 MOST_OVERLAPPING: Final = 5
@@ -27,7 +27,7 @@ Since = Callable[[float], Iterator[Record]]
 """The records of requests that ended at a moment (Unix seconds) or later."""
 
 
-def slowest(table: Table, run: Run, since: Since) -> tuple[Slowest, ...]:
+def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[SlowRequest, ...]:
     """The longest from due to the first token, the slowest first. ``since``: to look up their ids."""
     rows = np.flatnonzero(table.counted)
     order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
@@ -37,12 +37,12 @@ def slowest(table: Table, run: Run, since: Since) -> tuple[Slowest, ...]:
     return tuple(_one(table, row, shown[row], len(beside[row]), ids, run) for row in order)
 
 
-def _one(table: Table, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run) -> Slowest:
+def _one(table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run) -> SlowRequest:
     requests, split = table.requests, table.split
     due = float(requests["due_at"].iloc[row])
     known = split.known[row : row + 1]
-    parts = ((name, float(split.us[name][row]) / 1e3, source_of(name, known)) for name in TO_FIRST)
-    return Slowest(
+    parts = ((name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST)
+    return SlowRequest(
         id=ids.get(row, ""),
         due_s=due - run.started_at,
         total_ms=float(split.total_us[row]) / 1e3,
@@ -54,7 +54,7 @@ def _one(table: Table, row: int, shown: list[int], others: int, ids: dict[int, s
     )
 
 
-def _beside(table: Table, row: int) -> NDArray[np.int64]:
+def _beside(table: LatencyTable, row: int) -> NDArray[np.int64]:
     """Rows of the requests that waited for their first token while this one did: the longest overlap first."""
     sent = table.requests["sent_at"].to_numpy(np.float64)
     first = table.requests["first_chunk_at"].to_numpy(np.float64)
@@ -64,9 +64,9 @@ def _beside(table: Table, row: int) -> NDArray[np.int64]:
     return found[np.argsort(-overlap[found], kind="stable")]
 
 
-def _overlapping(table: Table, row: int, due: float, ids: dict[int, str]) -> Overlapping:
+def _overlapping(table: LatencyTable, row: int, due: float, ids: dict[int, str]) -> OverlappingRequest:
     requests = table.requests
-    return Overlapping(
+    return OverlappingRequest(
         id=ids.get(row, ""),
         input_tokens=_tokens(table, row),
         from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,
@@ -74,12 +74,12 @@ def _overlapping(table: Table, row: int, due: float, ids: dict[int, str]) -> Ove
     )
 
 
-def _tokens(table: Table, row: int) -> int | None:
+def _tokens(table: LatencyTable, row: int) -> int | None:
     tokens = float(table.requests["input_tokens"].iloc[row])
     return None if np.isnan(tokens) else int(tokens)
 
 
-def _ids(table: Table, rows: Iterable[int], since: Since) -> dict[int, str]:
+def _ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
     """Their records are looked up by when they were sent and ended; one look finds those that ended near by, too. Those that
     are not found are missing."""
     sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))

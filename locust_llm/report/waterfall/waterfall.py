@@ -10,9 +10,9 @@ import pandas as pd
 from locust_llm.core.record import OK
 from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.server_times import ServerTimes
-from locust_llm.report.analysis.columns import Columns
-from locust_llm.report.analysis.selection import Selection, scarce
-from locust_llm.report.analysis.slo_figures import selected
+from locust_llm.report.analysis.columns import RequestColumns
+from locust_llm.report.analysis.selection import RequestSelection, has_too_few_values
+from locust_llm.report.analysis.slo_figures import select_requests
 from locust_llm.report.results.waterfall import (
     AFTER_FIRST,
     DECODE,
@@ -25,17 +25,17 @@ from locust_llm.report.results.waterfall import (
     TO_DUE,
     TO_FIRST,
     TTFT,
-    Breakdown,
+    LatencyAttribution,
+    LatencyBreakdown,
     ServerTime,
-    Waterfall,
 )
-from locust_llm.report.server_columns import SOURCES, Reported
-from locust_llm.slo.grammar import Rule, parse
+from locust_llm.report.server_columns import SOURCES, ReportedColumns
+from locust_llm.slo.grammar import Rule, parse_rule
 
-from .breakdown import PARTS_OF, Table, breakdown
-from .clock import server_clock
-from .parts import NOTHING, split
-from .slowest import Since, slowest
+from .breakdown import PARTS_OF, LatencyTable, make_latency_breakdown
+from .clock import measure_server_clock
+from .parts import NOTHING, split_latencies
+from .slowest import Since, find_slowest_requests
 
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
 """The highest one that there are requests enough for is explained."""
@@ -44,20 +44,22 @@ MIN_REPORTED: Final = 0.9
 of them."""
 
 
-def waterfall(
-    columns: Columns, spans: Mapping[str, ServerTimes], run: Run, since: Since, asked: Sequence[str] = ()
-) -> Waterfall | None:
+def attribute_latencies(
+    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run, since: Since, asked: Sequence[str] = ()
+) -> LatencyAttribution | None:
     """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as ``ttft{model=a} p95``. None
     where no request was answered."""
     table, reported = _table(columns, spans, run.limits, few=False)
     here, cut = table.counted, table.split
     if not here.any():
         return None
-    found, left_out = list[Breakdown](), list[str]()
+    found, left_out = list[LatencyBreakdown](), list[str]()
     for rule in _explained(table, run, asked, left_out):
-        of = selected(rule, Selection(table.requests, here.copy())).chosen
+        of = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
         where = str(rule).partition("}")[0].partition("{")[2]
-        one = breakdown(table, rule.metric, rule.percentile or 50.0, f"{{{where}}}" if rule.where else "", of)
+        one = make_latency_breakdown(
+            table, rule.metric, rule.percentile or 50.0, f"{{{where}}}" if rule.where else "", of
+        )
         if one is not None:
             found.append(one)
         elif rule.where:
@@ -65,7 +67,7 @@ def waterfall(
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
     means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
     means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
-    return Waterfall(
+    return LatencyAttribution(
         requests=int(here.sum()),
         reported={name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count},
         impossible=int((cut.impossible & here).sum()),
@@ -75,14 +77,14 @@ def waterfall(
         ),
         means_ms=means_ms,
         breakdowns=tuple(found),
-        slowest=slowest(table, run, since),
-        server_clock=server_clock(columns.requests, reported, here & ~cut.impossible),
+        slowest=find_slowest_requests(table, run, since),
+        server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),
         proxy=run.proxy,
         left_out=tuple(left_out),
     )
 
 
-def frame(columns: Columns, spans: Mapping[str, ServerTimes], run: Run) -> pd.DataFrame:
+def make_parts_frame(columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run) -> pd.DataFrame:
     """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to the first token (or the
     end, without one), ``reported`` by what, and ``impossible``. Parts after the first token are NaN of requests without
     one."""
@@ -96,35 +98,35 @@ def frame(columns: Columns, spans: Mapping[str, ServerTimes], run: Run) -> pd.Da
 
 
 def _table(
-    columns: Columns, spans: Mapping[str, ServerTimes], limits: Sequence[LimitChange], *, few: bool
-) -> tuple[Table, Reported]:
+    columns: RequestColumns, spans: Mapping[str, ServerTimes], limits: Sequence[LimitChange], *, few: bool
+) -> tuple[LatencyTable, ReportedColumns]:
     """``limits``: of the gate; ``few``: what the server reports counts, however few requests it reports it for."""
     requests, reported = columns.requests, columns.server.reported(spans)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
     )  # fmt: skip
-    cut = split(requests, reported, limits)
+    cut = split_latencies(requests, reported, limits)
     if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
-        unknown = split(requests, reported.without_queue_and_prefill(), limits)
+        unknown = split_latencies(requests, reported.without_queue_and_prefill(), limits)
         cut = replace(unknown, impossible=cut.impossible)
     latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
     total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3
     told_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
     decode_ms = np.fmin(total_ms, told_ms)
     after_ms = {DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms), DELIVERY: total_ms - decode_ms}
-    return Table(requests, cut, after_ms, ~np.isnan(told_ms), counted), reported
+    return LatencyTable(requests, cut, after_ms, ~np.isnan(told_ms), counted), reported
 
 
-def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]) -> Iterator[Rule]:
+def _explained(table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]) -> Iterator[Rule]:
     """TTFT from due at the highest percentile that there are requests for; the percentiles of rules; what was asked for."""
     count = int(table.counted.sum())
-    highest = next((p for p in PERCENTILES if not scarce(count, p)), None)
-    rules = [] if highest is None else [parse(f"{TO_DUE} p{highest:g} < 1s")]
+    highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
+    rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
     rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
     for text in asked:
         try:
-            rules.append(explained_by(text))
+            rules.append(parse_explained_metric(text))
         except ValueError as error:
             left_out.append(str(error))
     seen = set[tuple[str, object, object]]()
@@ -135,11 +137,11 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
             yield rule
 
 
-def explained_by(text: str) -> Rule:
+def parse_explained_metric(text: str) -> Rule:
     """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``. Raises ValueError."""
     no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
     try:
-        rule = parse(f"{text} < 1s")
+        rule = parse_rule(f"{text} < 1s")
     except ValueError as error:
         why = str(error).partition(": ")[2]
         raise ValueError(no_parts if why.startswith("unknown unit") else f"{text}: {why}") from None

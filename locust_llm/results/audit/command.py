@@ -7,23 +7,23 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.text import clean, say
-from locust_llm.exit_status import ExitStatus, fail, worst
+from locust_llm.core.text import clean_line, print_safely
+from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
 from locust_llm.results.figures import Figures
 from locust_llm.results.formats import known
 
-from .finding import Finding, Verdict
+from .finding import AuditOutcome, Finding
 from .rules import audit
 
 OUTCOME: Final = {
-    Verdict.IMPOSSIBLE: "cannot be true",
-    Verdict.DOUBTFUL: "can be true, with doubts",
-    Verdict.HOLDS: "holds together",
+    AuditOutcome.IMPOSSIBLE: "cannot be true",
+    AuditOutcome.DOUBTFUL: "can be true, with doubts",
+    AuditOutcome.HOLDS: "holds together",
 }
 NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each other"
 
 
-def run(words: list[str]) -> int:
+def run_audit(words: list[str]) -> int:
     """3 where a result cannot be true, 4 with ``--strict`` where one is doubtful, 5 where no file is read, 6 where one."""
     parser = argparse.ArgumentParser(
         prog="locust-llm audit",
@@ -39,7 +39,7 @@ def run(words: list[str]) -> int:
     statuses, results, unread = list[int](), list[dict[str, object]](), 0
     for path in options.files:
         try:
-            loads = known.read(path)
+            loads = known.read_figures(path)
         except (OSError, known.UnknownFormat) as error:
             fail(f"{path}: {getattr(error, 'strerror', None) or error}")
             unread += 1
@@ -53,29 +53,29 @@ def run(words: list[str]) -> int:
             findings = [one._asdict() for one in found]
             results.append({"file": str(path), "tool": figures.title, "verdict": _verdict(found), "findings": findings})
             if not options.json:
-                say(_said(path, figures, found, options.verbose))
+                print_safely(_said(path, figures, found, options.verbose))
     if options.json:
-        say(f"{msgspec.json.encode(results).decode()}\n")
+        print_safely(f"{msgspec.json.encode(results).decode()}\n")
     if unread:
         statuses.append(ExitStatus.INCOMPLETE if results else ExitStatus.REFUSED)
-    return worst(statuses)
+    return worst_exit_status(statuses)
 
 
-def _verdict(found: list[Finding]) -> Verdict:
-    return next((v for v in Verdict if any(one.verdict is v for one in found)), Verdict.HOLDS)
+def _verdict(found: list[Finding]) -> AuditOutcome:
+    return next((v for v in AuditOutcome if any(one.verdict is v for one in found)), AuditOutcome.HOLDS)
 
 
 def _status(found: list[Finding], strict: bool) -> int:
     verdict = _verdict(found)
-    if verdict is Verdict.IMPOSSIBLE:
+    if verdict is AuditOutcome.IMPOSSIBLE:
         return ExitStatus.RULE_FAILED
-    return ExitStatus.INCONCLUSIVE if strict and verdict is Verdict.DOUBTFUL else ExitStatus.OK
+    return ExitStatus.INCONCLUSIVE if strict and verdict is AuditOutcome.DOUBTFUL else ExitStatus.OK
 
 
 def _said(path: Path, figures: Figures, found: list[Finding], verbose: bool) -> str:
-    shown = [one for one in found if verbose or one.verdict is not Verdict.HOLDS]
-    held = sum(one.verdict is Verdict.HOLDS for one in found)
+    shown = [one for one in found if verbose or one.verdict is not AuditOutcome.HOLDS]
+    held = sum(one.verdict is AuditOutcome.HOLDS for one in found)
     outcome = f"{OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)" if found else NOTHING_CHECKED
-    lines = [f"{clean(str(path))}, {clean(figures.title)}: {outcome}"]
-    lines += [f"  {one.verdict:<10}  {one.rule}: {clean(one.arithmetic)}" for one in shown]
+    lines = [f"{clean_line(str(path))}, {clean_line(figures.title)}: {outcome}"]
+    lines += [f"  {one.verdict:<10}  {one.rule}: {clean_line(one.arithmetic)}" for one in shown]
     return "\n".join(lines) + "\n"

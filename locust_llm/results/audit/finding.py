@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class Verdict(StrEnum):
+class AuditOutcome(StrEnum):
     IMPOSSIBLE = "impossible"
     """No run can have had these figures."""
     DOUBTFUL = "doubtful"
@@ -14,7 +14,7 @@ class Verdict(StrEnum):
 
 class Finding(NamedTuple):
     rule: str
-    verdict: Verdict
+    verdict: AuditOutcome
     arithmetic: str
 
 
@@ -22,17 +22,17 @@ OFF: Final = 0.05
 """By so much two figures that must be equal may differ: rounding, and what each tool counts to the duration."""
 
 
-def compared(rule: str, said: float, must: float, words: str, off: float = OFF) -> Finding:
+def check_equal(rule: str, said: float, must: float, words: str, off: float = OFF) -> Finding:
     """Of two figures that are one."""
     equal = abs(said - must) <= off * max(abs(said), abs(must))
-    return Finding(rule, Verdict.HOLDS if equal else Verdict.IMPOSSIBLE, words)
+    return Finding(rule, AuditOutcome.HOLDS if equal else AuditOutcome.IMPOSSIBLE, words)
 
 
-def bounded(rule: str, said: float, most: float, words: str, off: float = OFF) -> Finding:
+def check_at_most(rule: str, said: float, most: float, words: str, off: float = OFF) -> Finding:
     """Of a figure that is at most another."""
-    return Finding(rule, Verdict.HOLDS if said <= most * (1 + off) else Verdict.IMPOSSIBLE, words)
+    return Finding(rule, AuditOutcome.HOLDS if said <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words)
 
 
-def seconds(value: float) -> str:
+def format_seconds_or_ms(value: float) -> str:
     """As a reader writes it: ``1.23 s``, ``45.6 ms``."""
     return f"{value:.4g} s" if abs(value) >= 1 else f"{value * 1e3:.4g} ms"

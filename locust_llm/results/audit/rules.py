@@ -6,13 +6,13 @@ from typing import Final
 from locust_llm.results.figures import Figures
 
 from . import flow, shape
-from .finding import Finding, Verdict
+from .finding import AuditOutcome, Finding
 
 Rule = Callable[[Figures], Iterator[Finding]]
 RULES: Final[tuple[Rule, ...]] = (
-    shape.real, flow.counted, flow.in_flight, flow.in_prefill, flow.decode, flow.tokens, flow.same_tokens, flow.speed,
-    flow.within, shape.parts, shape.order, shape.mean, shape.spread, flow.schedule, flow.goodput, flow.failures,
-    flow.client, shape.merged, shape.samples,
+    shape.real, flow.check_request_count, flow.check_littles_law, flow.check_littles_law_of_prefills, flow.check_decode_time, flow.check_token_throughput, flow.check_token_counts, flow.check_stream_speed,
+    flow.check_latency_within_run, shape.check_ttft_within_latency, shape.check_percentile_order, shape.check_mean, shape.check_variance, flow.check_schedule, flow.check_goodput, flow.failures,
+    flow.client, shape.check_chunks_apart, shape.check_sample_count,
 )  # fmt: skip
 
 
@@ -20,6 +20,6 @@ def audit(figures: Figures) -> list[Finding]:
     """What can be checked, in the order of RULES. Where a figure is no number nothing else is."""
     (first, *rest) = RULES
     found = list(first(figures))
-    if any(one.verdict is Verdict.IMPOSSIBLE for one in found):
+    if any(one.verdict is AuditOutcome.IMPOSSIBLE for one in found):
         return found
     return [*found, *(one for rule in rest for one in rule(figures))]

@@ -11,7 +11,7 @@ import numpy as np
 
 from locust_llm.report.analysis.selection import SEVERAL
 
-from .measured import Floats, Measured, NotExported
+from .measured import Floats, MeasuredRun, NotExported
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {
@@ -20,7 +20,7 @@ POINTS: Final = {
 }  # fmt: skip
 
 
-def document(found: Measured) -> dict[str, Any]:
+def build_benchmark_report(found: MeasuredRun) -> dict[str, Any]:
     """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
     run = found.run
     try:
@@ -51,7 +51,7 @@ def document(found: Measured) -> dict[str, Any]:
     }
 
 
-def _load(found: Measured) -> dict[str, Any] | None:
+def _load(found: MeasuredRun) -> dict[str, Any] | None:
     """None where input lengths are unknown, which it must have."""
     s, run = found.run.settings, found.run
     if found.tokens is None:
@@ -83,14 +83,14 @@ def _sequence(lengths: Floats) -> dict[str, Any]:
     return {"distribution": "fixed" if fixed else "other", "value": float(lengths.mean()), **ends}
 
 
-def _lengths(found: Measured) -> dict[str, Any]:
+def _lengths(found: MeasuredRun) -> dict[str, Any]:
     if found.tokens is None:
         return {}
     read, written = (np.array(each, np.float64) for each in found.tokens)
     return {"input_length": _statistics(read, "count"), "output_length": _statistics(written, "count")}
 
 
-def _latencies(found: Measured) -> Iterator[tuple[str, Any]]:
+def _latencies(found: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """ITL is a time between tokens there: it is left out where chunks hold several."""
     single = all((one.tokens_per_chunk or 1.0) <= SEVERAL for one in found.ok)
     per_token = [
@@ -107,7 +107,7 @@ def _latencies(found: Measured) -> Iterator[tuple[str, Any]]:
             yield name, _statistics(values, unit)
 
 
-def _throughputs(found: Measured) -> Iterator[tuple[str, Any]]:
+def _throughputs(found: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """Of the whole run, so there is a mean and nothing else."""
     lasted_s = found.duration_s
     if lasted_s <= 0:

@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.core import storage
-from locust_llm.core.text import clean, say
+from locust_llm.core.text import clean_line, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 
 from . import benchmark_report, parquet, vllm_bench
-from .measured import Measured, NotExported, measured
+from .measured import MeasuredRun, NotExported, measure_run
 
 FILES: Final = {
     "vllm-bench": "vllm_bench.json",
@@ -29,7 +29,7 @@ REMOVED: Final = {
 """Formats of earlier versions, and what takes their place."""
 
 
-def run(words: list[str]) -> int:
+def run_export(words: list[str]) -> int:
     """5 where it cannot be written."""
     if why := _removed(words):
         return fail(why)
@@ -42,11 +42,11 @@ def run(words: list[str]) -> int:
             _parquet(folder, out)
         else:
             data = msgspec.json.format(msgspec.json.encode(_document(folder, options, more)), indent=2)
-            storage.replace(out, data + b"\n")
+            storage.replace_file(out, data + b"\n")
     except (OSError, NotExported, parquet.PyarrowMissing) as error:
-        why = clean(str(getattr(error, "strerror", None) or error))
+        why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{folder}: {why}")
-    say(f"{out}\n")
+    print_safely(f"{out}\n")
     return ExitStatus.OK
 
 
@@ -88,12 +88,12 @@ def _pair(word: str) -> tuple[str, object]:
 def _document(folder: Path, options: argparse.Namespace, more: dict[str, object]) -> object:
     if stages := _stages(folder):
         raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
-    writers: dict[str, Callable[[Measured], Any]] = {
-        "vllm-bench": lambda found: vllm_bench.document(found, more, detailed=options.detailed),
+    writers: dict[str, Callable[[MeasuredRun], Any]] = {
+        "vllm-bench": lambda found: vllm_bench.build_vllm_bench_result(found, more, detailed=options.detailed),
         "pytorch": lambda found: vllm_bench.pytorch(found, more),
-        "benchmark-report": benchmark_report.document,
+        "benchmark-report": benchmark_report.build_benchmark_report,
     }
-    return writers[options.format](measured(folder))
+    return writers[options.format](measure_run(folder))
 
 
 def _stages(folder: Path) -> Sequence[Path]:
@@ -104,10 +104,10 @@ def _stages(folder: Path) -> Sequence[Path]:
 
 def _parquet(folder: Path, out: Path) -> None:
     """All at once, or nothing."""
-    facts = measured(folder).run
+    facts = measure_run(folder).run
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        parquet.write(draft, storage.RecordFile(folder / storage.RECORDS), facts)
+        parquet.write_parquet(draft, storage.RecordFile(folder / storage.RECORDS), facts)
         os.replace(draft, out)
     finally:
         draft.unlink(missing_ok=True)

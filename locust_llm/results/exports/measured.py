@@ -19,7 +19,7 @@ class NotExported(ValueError):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """What a run came to, request by request."""
 
     run: Run
@@ -81,7 +81,7 @@ def sent_s(one: Record) -> float:
     return (one.asked_at if one.sent_at is None else one.sent_at) + one.clock_offset_s
 
 
-def measured(folder: Path) -> Measured:
+def measure_run(folder: Path) -> MeasuredRun:
     """Raises OSError and NotExported."""
     if not (folder / RECORDS).is_file():
         raise NotExported(f"it holds no run: it has no {RECORDS}")
@@ -94,7 +94,7 @@ def measured(folder: Path) -> Measured:
     return of(run, records)
 
 
-def of(run: Run, records: Sequence[Record]) -> Measured:
+def of(run: Run, records: Sequence[Record]) -> MeasuredRun:
     """Raises NotExported where nothing was answered."""
     ok = tuple(one for one in records if one.outcome == OK)
     if not ok:
@@ -103,4 +103,4 @@ def of(run: Run, records: Sequence[Record]) -> Measured:
     chunks = (sent_s(one) + one.chunk_us[-1] / 1e6 for one in records if one.chunk_us)
     cut = sum(one.outcome in (CUT, CANCELLED) for one in records)
     failed = tuple(one for one in records if one.failed)
-    return Measured(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))
+    return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))

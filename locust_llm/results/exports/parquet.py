@@ -62,7 +62,7 @@ COLUMNS: Final = (
 )
 
 
-def write(path: Path, records: Iterable[Record], run: Run) -> int:
+def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
     """All phases and attempts; how many rows. Raises OSError, and PyarrowMissing."""
     try:
         import pyarrow as pa

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .measured import Floats, Measured, NotExported, sent_s
+from .measured import Floats, MeasuredRun, NotExported, sent_s
 
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(
@@ -22,7 +22,9 @@ BACKENDS: Final = {"chat": "openai-chat", "completions": "openai"}
 PATTERNS: Final = {"poisson": 1.0}
 
 
-def document(found: Measured, more: Mapping[str, object], *, detailed: bool = False) -> dict[str, Any]:
+def build_vllm_bench_result(
+    found: MeasuredRun, more: Mapping[str, object], *, detailed: bool = False
+) -> dict[str, Any]:
     """``more``: fields as of ``--metadata``; ``detailed``: the lists of ``--save-detailed`` too, but for the texts. Raises
     NotExported for an API that it has not."""
     s, run = found.run.settings, found.run
@@ -58,7 +60,7 @@ def document(found: Measured, more: Mapping[str, object], *, detailed: bool = Fa
     return {name: value for name, value in whole.items() if value is not None or name not in empty}
 
 
-def _rates(found: Measured) -> dict[str, float | None]:
+def _rates(found: MeasuredRun) -> dict[str, float | None]:
     """Those that need tokens only where all requests have them. Goodput is None there without a rule; ours may be of other
     rules, so it is None here."""
     n, lasted_s = len(found.ok), found.duration_s
@@ -79,7 +81,7 @@ def _rates(found: Measured) -> dict[str, float | None]:
     return rates | {"rtfx": sum(one.audio_s or 0.0 for one in found.ok) / lasted_s}
 
 
-def fullest_second(found: Measured) -> float:
+def fullest_second(found: MeasuredRun) -> float:
     """Chunks in the fullest whole second after the first send."""
     first = sent_s(found.ok[0])
     at = np.concatenate([np.array(one.known_us, np.float64) / 1e6 + (sent_s(one) - first) for one in found.ok])
@@ -87,7 +89,7 @@ def fullest_second(found: Measured) -> float:
     return float(counts.max(initial=0))
 
 
-def most_at_once(found: Measured) -> int:
+def most_at_once(found: MeasuredRun) -> int:
     """Requests that touch the fullest whole second: more than are in flight at a time."""
     first = sent_s(found.ok[0])
     began = np.array([sent_s(one) - first for one in found.ok])
@@ -98,7 +100,7 @@ def most_at_once(found: Measured) -> int:
     return int(np.cumsum(np.bincount(at, changes, len(second))).max())
 
 
-def _lists(found: Measured) -> dict[str, list[Any]]:
+def _lists(found: MeasuredRun) -> dict[str, list[Any]]:
     """A value for each request. Texts are not kept."""
     every = sorted((*found.ok, *found.failed), key=sent_s)
     lists: dict[str, list[Any]] = {
@@ -115,7 +117,7 @@ def _lists(found: Measured) -> dict[str, list[Any]]:
     return lists
 
 
-def _latencies(found: Measured) -> Iterator[tuple[str, float]]:
+def _latencies(found: MeasuredRun) -> Iterator[tuple[str, float]]:
     yield from _stats("ttft", found.ttft_s)
     if found.tokens is not None:
         yield from _stats("tpot", found.tpot_s)
@@ -133,9 +135,9 @@ def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
     yield from ((f"{point}_{name}_ms", float(value)) for point, value in points.items() if math.isfinite(value))
 
 
-def pytorch(found: Measured, more: Mapping[str, object]) -> list[dict[str, Any]]:
+def pytorch(found: MeasuredRun, more: Mapping[str, object]) -> list[dict[str, Any]]:
     """A record for each metric; of the arguments of a command line those that a run of ours has."""
-    whole = document(found, more)
+    whole = build_vllm_bench_result(found, more)
     arguments = ("backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency")
     args = {"model" if name == "model_id" else name: whole[name] for name in arguments if whole.get(name) is not None}
     rest = {name: value for name, value in whole.items() if name not in OF_PYTORCH}

@@ -5,61 +5,69 @@ from typing import Final
 
 from locust_llm.results.figures import Distribution, Figures
 
-from .fields import S_PER, Document, at, distribution, number, text, whole
+from .fields import S_PER, Document, nested_value, read_distribution, read_finite_or_nan, read_text, whole
 
 TTFT: Final = "time_to_first_token"
 LATENCY: Final = "request_latency"
 
 
 def is_one(document: Document) -> bool:
-    return isinstance(at(document, LATENCY), dict) and at(document, LATENCY, "unit") is not None
+    return isinstance(nested_value(document, LATENCY), dict) and nested_value(document, LATENCY, "unit") is not None
 
 
 def read(document: Document) -> list[Figures]:
-    config = at(document, "input_config")
-    load = at(config, "loadgen") or at(config, "phases", -1) or {}
-    ours = at(document, "locust_llm")
-    imported = text(at(ours, "imported"))
-    conditions = at(ours, "conditions") or {}
-    counted = whole(at(document, "request_count", "avg"))
-    failed = whole(at(document, "error_request_count", "avg")) or 0
-    rate = number(at(load, "request_rate")) or number(at(load, "rate")) or number(at(conditions, "rate_per_s"))
+    config = nested_value(document, "input_config")
+    load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
+    ours = nested_value(document, "locust_llm")
+    imported = read_text(nested_value(ours, "imported"))
+    conditions = nested_value(ours, "conditions") or {}
+    counted = whole(nested_value(document, "request_count", "avg"))
+    failed = whole(nested_value(document, "error_request_count", "avg")) or 0
+    rate = (
+        read_finite_or_nan(nested_value(load, "request_rate"))
+        or read_finite_or_nan(nested_value(load, "rate"))
+        or read_finite_or_nan(nested_value(conditions, "rate_per_s"))
+    )
     return [
         Figures(
             tool=imported or ("locust-llm" if ours else "AIPerf"),
-            version=text(at(document, "aiperf_version")) or text(at(conditions, "versions", "locust-llm")),
-            model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
-            started_at=_unix(text(at(document, "start_time"))),
+            version=read_text(nested_value(document, "aiperf_version"))
+            or read_text(nested_value(conditions, "versions", "locust-llm")),
+            model=read_text(nested_value(config, "endpoint", "model_names", 0))
+            or read_text(nested_value(config, "models", "items", 0, "name")),
+            started_at=_unix(read_text(nested_value(document, "start_time"))),
             requests=counted,
             failed=failed,
-            asked_requests=whole(at(load, "request_count")) or whole(at(load, "requests")),
-            duration_s=number(at(document, "benchmark_duration", "avg")),
-            concurrency=whole(at(load, "concurrency")) or whole(at(conditions, "users")),
-            prefill_concurrency=whole(at(load, "prefill_concurrency")),
+            asked_requests=whole(nested_value(load, "request_count")) or whole(nested_value(load, "requests")),
+            duration_s=read_finite_or_nan(nested_value(document, "benchmark_duration", "avg")),
+            concurrency=whole(nested_value(load, "concurrency")) or whole(nested_value(conditions, "users")),
+            prefill_concurrency=whole(nested_value(load, "prefill_concurrency")),
             rate_per_s=rate,
-            requests_per_s=number(at(document, "request_throughput", "avg")),
-            goodput_per_s=number(at(document, "goodput", "avg")),
-            output_tokens_per_s=number(at(document, "output_token_throughput", "avg")),
-            total_tokens_per_s=number(at(document, "total_token_throughput", "avg")),
+            requests_per_s=read_finite_or_nan(nested_value(document, "request_throughput", "avg")),
+            goodput_per_s=read_finite_or_nan(nested_value(document, "goodput", "avg")),
+            output_tokens_per_s=read_finite_or_nan(nested_value(document, "output_token_throughput", "avg")),
+            total_tokens_per_s=read_finite_or_nan(nested_value(document, "total_token_throughput", "avg")),
             ttft=_of(document, TTFT),
             tpot=_of(document, "inter_token_latency"),
             itl=_of(document, "inter_chunk_latency"),
             latency=_of(document, LATENCY),
             input_tokens=_of(document, "input_sequence_length"),
             output_tokens=_of(document, "output_sequence_length"),
-            server_output_tokens=None if ours else number(at(document, "usage_completion_tokens", "avg")),
+            server_output_tokens=None
+            if ours
+            else read_finite_or_nan(nested_value(document, "usage_completion_tokens", "avg")),
             asked_output_tokens=_asked(config),
-            client=text(at(conditions, "client_verdict")),
+            client=read_text(nested_value(conditions, "client_verdict")),
         )
     ]
 
 
 def _of(document: Document, name: str) -> Distribution:
     """AIPerf's inter-chunk latency is a mean of each request's; its count is then of requests, as of all others."""
-    values = at(document, name)
+    values = nested_value(document, name)
     if not isinstance(values, dict):
         return Distribution()
-    return distribution(values.items(), S_PER.get(text(values.get("unit")), 1.0))
+    return read_distribution(values.items(), S_PER.get(read_text(values.get("unit")), 1.0))
 
 
 def _unix(written: str) -> float | None:
@@ -73,6 +81,6 @@ def _unix(written: str) -> float | None:
 
 
 def _asked(config: object) -> float | None:
-    return number(at(config, "input", "prompt", "output_tokens", "mean")) or number(
-        at(config, "datasets", 0, "prompts", "osl", "mean")
+    return read_finite_or_nan(nested_value(config, "input", "prompt", "output_tokens", "mean")) or read_finite_or_nan(
+        nested_value(config, "datasets", 0, "prompts", "osl", "mean")
     )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.files import decoded_text, open_regular, read_regular
+from locust_llm.files import decode_utf8, open_regular, read_regular
 
 MAX_BYTES: Final = 2**31
 MAX_TEXT_BYTES: Final = 2**25
@@ -58,7 +58,7 @@ def decode_documents(raw: bytes) -> Documents:
     except ValueError as error:
         alone = error
     try:
-        text = decoded_text(raw)
+        text = decode_utf8(raw)
         start = _BLANK.match(text, 0).end()  # type: ignore[union-attr]  # it always matches
         is_list = text.startswith("[", start)
         found, at = _objects(text, start + is_list, _COMMA if is_list else _BLANK)

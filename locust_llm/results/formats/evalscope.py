@@ -5,7 +5,7 @@ from typing import Final
 
 from locust_llm.results.figures import Distribution, Figures
 
-from .fields import Document, at, distribution, number, whole
+from .fields import Document, nested_value, read_distribution, read_finite_or_nan, whole
 
 SUMMARY: Final = "benchmark_summary.json"
 PERCENTILES: Final = "benchmark_percentile.json"
@@ -17,19 +17,19 @@ def is_one(document: Document) -> bool:
 
 def read(document: Document) -> list[Figures]:
     """``document``: the summary; under PERCENTILES the other file, where it is there."""
-    places, rate = whole(document.get("Concurrency")), number(document.get("Request Rate (req/s)"))
+    places, rate = whole(document.get("Concurrency")), read_finite_or_nan(document.get("Request Rate (req/s)"))
     return [
         Figures(
             tool="evalscope",
             requests=whole(document.get("Success Requests")),
             failed=whole(document.get("Failed Requests")) or 0,
             asked_requests=whole(document.get("Total Requests")),
-            duration_s=number(document.get("Test Duration (s)")),
+            duration_s=read_finite_or_nan(document.get("Test Duration (s)")),
             concurrency=places if places and places > 0 else None,
             rate_per_s=rate if rate and rate > 0 else None,
-            requests_per_s=number(document.get("Req Throughput (req/s)")),
-            output_tokens_per_s=number(document.get("Output Throughput (tok/s)")),
-            total_tokens_per_s=number(document.get("Total Throughput (tok/s)")),
+            requests_per_s=read_finite_or_nan(document.get("Req Throughput (req/s)")),
+            output_tokens_per_s=read_finite_or_nan(document.get("Output Throughput (tok/s)")),
+            total_tokens_per_s=read_finite_or_nan(document.get("Total Throughput (tok/s)")),
             ttft=_of(document, "TTFT (ms)", 1e-3),
             tpot=_of(document, "TPOT (ms)", 1e-3),
             itl=_of(document, "ITL (ms)", 1e-3),
@@ -41,12 +41,12 @@ def read(document: Document) -> list[Figures]:
 
 
 def _of(document: Document, name: str, scale: float, mean: str = "") -> Distribution:
-    return distribution([("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale)
+    return read_distribution([("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale)
 
 
 def _points(document: Document, name: str) -> Iterator[tuple[str, object]]:
     rows = document.get(PERCENTILES)
     for row in rows if isinstance(rows, list) else ():
-        label = at(row, "Percentiles")
+        label = nested_value(row, "Percentiles")
         if isinstance(label, str):
-            yield (f"p{label.removesuffix('%')}" if label.endswith("%") else label), at(row, name)
+            yield (f"p{label.removesuffix('%')}" if label.endswith("%") else label), nested_value(row, name)

@@ -10,7 +10,7 @@ S_PER: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "n
 NAMES: Final = {"mean": "avg", "average": "avg", "median": "p50", "stddev": "std", "std_dev": "std"}
 
 
-def at(document: object, *path: str | int) -> Any:
+def nested_value(document: object, *path: str | int) -> Any:
     """What lies under these keys, or None."""
     for key in path:
         if isinstance(document, Mapping):
@@ -22,7 +22,7 @@ def at(document: object, *path: str | int) -> Any:
     return document
 
 
-def number(value: object) -> float | None:
+def read_finite_or_nan(value: object) -> float | None:
     """NaN stays NaN, so that it is named. A bool is no number."""
     if isinstance(value, bool):
         return None
@@ -33,15 +33,15 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    found = number(value)
+    found = read_finite_or_nan(value)
     return None if found is None or found != found or abs(found) > 2**53 else round(found)
 
 
-def text(value: object) -> str:
+def read_text(value: object) -> str:
     return value[:200].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
-def distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:
+def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:
     """By names like ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``, ``p99.9``; others are passed over. ``scale``:
     seconds a unit."""
     ends: dict[str, float] = {}
@@ -49,14 +49,14 @@ def distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Di
     count: int | None = None
     for name, value in values:
         name = NAMES.get(name.lower(), name.lower())
-        found = number(value)
+        found = read_finite_or_nan(value)
         if found is None:
             continue
         if name == "count":
             count = whole(value)
         elif name in ("avg", "min", "max", "std"):
             ends[name] = found * scale
-        elif name.startswith("p") and (p := number(name[1:].replace("_", "."))) is not None and 0 < p < 100:
+        elif name.startswith("p") and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None and 0 < p < 100:
             percentiles[p] = found * scale
     return Distribution(
         avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"), count=count,

@@ -8,33 +8,35 @@ from collections.abc import Iterator
 
 from locust_llm.results.figures import Distribution, Figures
 
-from .fields import Document, at, distribution, number, text, whole
+from .fields import Document, nested_value, read_distribution, read_finite_or_nan, read_text, whole
 
 
 def is_one(document: Document) -> bool:
-    return at(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
+    return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
 
 
 def read(document: Document) -> list[Figures]:
-    return [_load(document, one) for one in at(document, "benchmarks") if at(one, "metrics") is not None]
+    return [
+        _load(document, one) for one in nested_value(document, "benchmarks") if nested_value(one, "metrics") is not None
+    ]
 
 
 def _load(document: Document, one: object) -> Figures:
-    strategy = at(one, "config", "strategy") or at(one, "args", "strategy")
-    kind = text(at(strategy, "type_"))
-    warnings = at(one, "warnings")
-    places = whole(at(strategy, "max_concurrency")) or whole(at(strategy, "streams"))
+    strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
+    kind = read_text(nested_value(strategy, "type_"))
+    warnings = nested_value(one, "warnings")
+    places = whole(nested_value(strategy, "max_concurrency")) or whole(nested_value(strategy, "streams"))
     return Figures(
         tool="guidellm",
-        version=text(at(document, "metadata", "guidellm_version")),
+        version=read_text(nested_value(document, "metadata", "guidellm_version")),
         label=kind,
-        model=text(at(one, "config", "backend", "model")),
-        requests=whole(at(one, "metrics", "request_totals", "successful")),
-        failed=whole(at(one, "metrics", "request_totals", "errored")) or 0,
-        duration_s=number(at(one, "duration")),
+        model=read_text(nested_value(one, "config", "backend", "model")),
+        requests=whole(nested_value(one, "metrics", "request_totals", "successful")),
+        failed=whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
+        duration_s=read_finite_or_nan(nested_value(one, "duration")),
         concurrency=places if kind == "concurrent" else None,
-        rate_per_s=number(at(strategy, "rate")) if kind in ("constant", "poisson") else None,
-        most_in_flight=whole(at(one, "metrics", "request_concurrency", "successful", "max")),
+        rate_per_s=read_finite_or_nan(nested_value(strategy, "rate")) if kind in ("constant", "poisson") else None,
+        most_in_flight=whole(nested_value(one, "metrics", "request_concurrency", "successful", "max")),
         requests_per_s=_mean(one, "requests_per_second"),
         output_tokens_per_s=_mean(one, "output_tokens_per_second"),
         total_tokens_per_s=_mean(one, "tokens_per_second"),
@@ -43,18 +45,22 @@ def _load(document: Document, one: object) -> Figures:
         latency=_of(one, "request_latency", 1.0),
         input_tokens=_of(one, "prompt_token_count", 1.0),
         output_tokens=_of(one, "output_token_count", 1.0),
-        client=f"limited ({text(at(warnings, 0, 'code'))})" if isinstance(warnings, list) and warnings else "",
+        client=f"limited ({read_text(nested_value(warnings, 0, 'code'))})"
+        if isinstance(warnings, list) and warnings
+        else "",
     )
 
 
 def _mean(one: object, name: str) -> float | None:
-    return number(at(one, "metrics", name, "successful", "mean"))
+    return read_finite_or_nan(nested_value(one, "metrics", name, "successful", "mean"))
 
 
 def _of(one: object, name: str, scale: float) -> Distribution:
-    values = at(one, "metrics", name, "successful")
+    values = nested_value(one, "metrics", name, "successful")
     return (
-        distribution(_named(values), scale) if isinstance(values, dict) and values.get("count") != 0 else Distribution()
+        read_distribution(_named(values), scale)
+        if isinstance(values, dict) and values.get("count") != 0
+        else Distribution()
     )
 
 

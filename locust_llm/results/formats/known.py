@@ -28,7 +28,7 @@ class UnknownFormat(ValueError):
     """No tool that is known here wrote it, or it is cut. One sentence."""
 
 
-def read(path: Path) -> list[Figures]:
+def read_figures(path: Path) -> list[Figures]:
     """The loads of a file, or of a run folder. Raises OSError and UnknownFormat."""
     if path.is_dir():
         path = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Figures]:
     try:
         documents = decode_documents(raw)
     except ValueError as error:
-        found = table.read(raw.decode("utf-8", "replace"))
+        found = table.read_tables(raw.decode("utf-8", "replace"))
         if found:
             return found
         raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None

@@ -8,7 +8,7 @@ import msgspec
 
 from locust_llm.results.figures import Figures
 
-from .fields import S_PER, distribution, number, whole
+from .fields import S_PER, read_distribution, read_finite_or_nan, whole
 
 CELLS: Final = re.compile("[│|┃]")
 BORDER: Final = re.compile(r"\s*[|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-][\s|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-]*")
@@ -42,7 +42,7 @@ TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
 """A progress bar at its end: count, and the time that it took."""
 
 
-def read(words: str) -> list[Figures]:
+def read_tables(words: str) -> list[Figures]:
     """Each table with a latency or a TTFT is a load; the command that stands nearest above it has its options."""
     found, above = list[Figures](), list[str]()
     rows: dict[str, dict[str, object]] = {}
@@ -66,8 +66,10 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
     for name, row in rows.items():
         scale = S_PER.get(unit[1].lower(), 1.0) if (unit := UNIT.search(name)) else 1.0
         if field := _field(name, NAMES):
-            values[field] = distribution(row.items(), scale)
-        elif (field := _field(name, RATES)) and (first := number(next(iter(row.values()), None))) is not None:
+            values[field] = read_distribution(row.items(), scale)
+        elif (field := _field(name, RATES)) and (
+            first := read_finite_or_nan(next(iter(row.values()), None))
+        ) is not None:
             values[field] = round(first) if field in COUNTS else first
     if "latency" not in values and "ttft" not in values:
         return
@@ -75,7 +77,7 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
     for field, names in FLAGS.items():
         asked = next((flags[name] for name in names if name in flags), None)
         if asked is not None:
-            values.setdefault(field, whole(asked) if field in COUNTS else number(asked))
+            values.setdefault(field, whole(asked) if field in COUNTS else read_finite_or_nan(asked))
     if took := TOOK.search(above):
         count, hours, minutes, seconds = (int(part or 0) for part in took.groups())
         values.setdefault("requests", count)

@@ -2,7 +2,7 @@
 
 from locust_llm.results.figures import Distribution, Figures
 
-from .fields import Document, distribution, number, text, whole
+from .fields import Document, read_distribution, read_finite_or_nan, read_text, whole
 
 
 def is_one(document: Document) -> bool:
@@ -11,23 +11,23 @@ def is_one(document: Document) -> bool:
 
 def read(document: Document) -> list[Figures]:
     completed = whole(document.get("completed"))
-    out = number(document.get("total_output_tokens"))
-    read_tokens = number(document.get("total_input_tokens"))
-    rate = number(document.get("request_rate"))
+    out = read_finite_or_nan(document.get("total_output_tokens"))
+    read_tokens = read_finite_or_nan(document.get("total_input_tokens"))
+    rate = read_finite_or_nan(document.get("request_rate"))
     return [
         Figures(
             tool="vllm bench",
-            model=text(document.get("model_id")),
+            model=read_text(document.get("model_id")),
             requests=completed,
             failed=whole(document.get("failed")) or 0,
             asked_requests=whole(document.get("num_prompts")),
-            duration_s=number(document.get("duration")),
+            duration_s=read_finite_or_nan(document.get("duration")),
             concurrency=whole(document.get("max_concurrency")),
             rate_per_s=None if rate is None or rate == float("inf") else rate,
-            requests_per_s=number(document.get("request_throughput")),
-            goodput_per_s=number(document.get("request_goodput")),
-            output_tokens_per_s=number(document.get("output_throughput")),
-            total_tokens_per_s=number(document.get("total_token_throughput")),
+            requests_per_s=read_finite_or_nan(document.get("request_throughput")),
+            goodput_per_s=read_finite_or_nan(document.get("request_goodput")),
+            output_tokens_per_s=read_finite_or_nan(document.get("output_throughput")),
+            total_tokens_per_s=read_finite_or_nan(document.get("total_token_throughput")),
             ttft=_of(document, "ttft"),
             tpot=_of(document, "tpot"),
             itl=_of(document, "itl"),
@@ -41,7 +41,7 @@ def read(document: Document) -> list[Figures]:
 def _of(document: Document, name: str) -> Distribution:
     end = f"_{name}_ms"
     found = ((key.removesuffix(end), value) for key, value in document.items() if key.endswith(end))
-    return distribution(found, 1e-3)
+    return read_distribution(found, 1e-3)
 
 
 def _mean(total: float | None, count: int | None) -> Distribution:

@@ -41,7 +41,7 @@ SCORES: Final[dict[int, float]] = {
 `tests/bench/changes.py scores` makes them again. A series of fewer than 14 has too few orders to say anything so rarely."""
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     """From the value ``at`` on (from 0) the level is another. In the values' unit."""
 
     at: int
@@ -60,7 +60,7 @@ class Change(NamedTuple):
         return self.shift / abs(self.before) if self.before else None
 
 
-def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> list[Change]:
+def find_level_changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> list[LevelChange]:
     """The changes of a series in time, first to last. ``values``: finite; ``least``: relative shift that is marked;
     ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
@@ -95,14 +95,14 @@ def _splits(values: Sequence[float], begin: int, end: int, random: Random, wider
     count = end - begin
     if count < min(SCORES):
         return
-    score, at = best(ranks(values[begin:end], random))
-    if score > wider * threshold(count):
+    score, at = best_split(random_ranks(values[begin:end], random))
+    if score > wider * change_threshold(count):
         yield begin + at
         yield from _splits(values, begin, begin + at, random, wider)
         yield from _splits(values, begin + at, end, random, wider)
 
 
-def ranks(values: Sequence[float], random: Random) -> list[int]:
+def random_ranks(values: Sequence[float], random: Random) -> list[int]:
     """From 1. Equal values have theirs in random order: so all orders of the ranks are alike where nothing changes."""
     order = sorted(range(len(values)), key=lambda i: (values[i], random.random()))
     found = [0] * len(values)
@@ -111,7 +111,7 @@ def ranks(values: Sequence[float], random: Random) -> list[int]:
     return found
 
 
-def intervals(count: int) -> Iterator[tuple[int, int]]:
+def seeded_intervals(count: int) -> Iterator[tuple[int, int]]:
     """Layers of intervals, each shorter than the last by the root of 2, evenly over the series, each half over the next."""
     yield 0, count
     layer = 1
@@ -123,12 +123,12 @@ def intervals(count: int) -> Iterator[tuple[int, int]]:
         layer += 1
 
 
-def best(ranked: Sequence[int]) -> tuple[float, int]:
+def best_split(ranked: Sequence[int]) -> tuple[float, int]:
     """(largest score, its split) over all intervals."""
     sums = [0, *accumulate(ranked)]
     squares = [0, *accumulate(rank * rank for rank in ranked)]
     largest, at = 0.0, 0
-    for begin, end in intervals(len(ranked)):
+    for begin, end in seeded_intervals(len(ranked)):
         length, total, first = end - begin, sums[end] - sums[begin], sums[begin]
         spread = (squares[end] - squares[begin]) * length - total * total  # length² times their variance
         excess, split = max(
@@ -142,7 +142,7 @@ def best(ranked: Sequence[int]) -> tuple[float, int]:
     return largest, at
 
 
-def threshold(count: int) -> float:
+def change_threshold(count: int) -> float:
     """For a series of so many values: that of the next length in the table, which is no lower."""
     lengths = list(SCORES)
     return SCORES[lengths[min(bisect_left(lengths, count), len(lengths) - 1)]]
@@ -152,7 +152,7 @@ def _settled(values: Sequence[float], found: list[int], seed: int) -> list[int]:
     """Each change where it fits best between its neighbours: it was found in an interval that may hold others."""
     for before, at, after in list(_around(found, len(values))):
         if after - before >= 2 * SIDE:
-            ranked = ranks(values[before:after], Random(seed))
+            ranked = random_ranks(values[before:after], Random(seed))
             found[found.index(at)] = before + _one(ranked)
     return sorted(set(found))
 
@@ -170,13 +170,13 @@ def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     return zip(edges, found, edges[2:], strict=False)
 
 
-def _sized(values: Sequence[float], before: int, at: int, after: int, wider: float) -> Change:
+def _sized(values: Sequence[float], before: int, at: int, after: int, wider: float) -> LevelChange:
     old, new = sorted(values[max(before, at - NEAREST) : at]), sorted(values[at : min(after, at + NEAREST)])
     differences = sorted(b - a for a in old for b in new)
     pairs = len(differences)
     spread = wider * math.sqrt(pairs * (len(old) + len(new) + 1) / 12)
     outside = max(0, math.floor(pairs / 2 - Z * spread) - 1)
-    return Change(
+    return LevelChange(
         at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
         differences[-1 - outside],
     )  # fmt: skip
@@ -195,13 +195,13 @@ def correlation(values: Sequence[float], at: Sequence[int]) -> float:
     random = Random(0)
     for begin, end in pairwise([0, *at, len(values)]):
         middle = (end - begin + 1) / 2
-        off = [rank - middle for rank in ranks(values[begin:end], random)]
+        off = [rank - middle for rank in random_ranks(values[begin:end], random)]
         product += sum(a * b for a, b in pairwise(off))
         spread += sum(a * a for a in off)
     return product / spread if spread else 0.0
 
 
-def level(values: Sequence[float]) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(median, low end, high end): the 95 % interval by order statistics; of fewer than six values all of them."""
     ordered = sorted(values)
     outside = max(0, math.floor((len(ordered) - Z * math.sqrt(len(ordered))) / 2) - 1)

@@ -7,12 +7,12 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from locust_llm.core.text import bound, clean
+from locust_llm.core.text import clean_line, format_bound
 
-from .changes import level
-from .entry import Entry
+from .changes import median_interval
+from .entry import HistoryEntry
 from .key_figures import KeyFigure
-from .series import Series, Turn
+from .series import FigureChange, RunSeries
 from .text import commit, when
 
 HEIGHT: Final = 190
@@ -27,7 +27,9 @@ OUTER: Final = 25
 """One run in so many at either end does not stretch the y axis: what lies far outside is drawn at its edge."""
 
 
-def chart(series: Series, figure: KeyFigure, turns: Sequence[Turn], last: int | None = None) -> str:
+def draw_history_chart(
+    series: RunSeries, figure: KeyFigure, turns: Sequence[FigureChange], last: int | None = None
+) -> str:
     """Across the runs are as far apart as they are in order, not in time. Empty where no run has the figure."""
     shown = [one for one in series.entries if figure.name in one.figures][-(last or 0) :]
     if not shown:
@@ -43,7 +45,7 @@ def chart(series: Series, figure: KeyFigure, turns: Sequence[Turn], last: int | 
 class _Scale:
     """Where runs and values are: a share of the width, and pixels from above."""
 
-    def __init__(self, shown: Sequence[Entry], figure: KeyFigure) -> None:
+    def __init__(self, shown: Sequence[HistoryEntry], figure: KeyFigure) -> None:
         self.shown, self.figure = shown, figure
         ordered = sorted(one.figures[figure.name] for one in shown)
         few = len(ordered) // OUTER
@@ -53,7 +55,7 @@ class _Scale:
         self._low, self._high = low - 0.1 * room, high + 0.1 * room
         self._places = {one.folder: i for i, one in enumerate(shown)}
 
-    def place(self, entry: Entry) -> int | None:
+    def place(self, entry: HistoryEntry) -> int | None:
         """Among those that are shown."""
         return self._places.get(entry.folder)
 
@@ -85,14 +87,14 @@ class _Scale:
             yield f'<text class="axis{inner}" x="{self.x(place)}%" y="{BOTTOM + 20}" text-anchor={anchor}>{date}</text>'
 
 
-def _levels(scale: _Scale, counted: Sequence[Entry], turns: Sequence[Turn]) -> Iterator[str]:
+def _levels(scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[FigureChange]) -> Iterator[str]:
     """Between two changes the median, and its interval as a band."""
     name = scale.figure.name
     for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
         places = [place for one in counted[begin:end] if (place := scale.place(one)) is not None]
         if not places:
             continue
-        middle, low, high = level([one.figures[name] for one in counted[begin:end]])
+        middle, low, high = median_interval([one.figures[name] for one in counted[begin:end]])
         x, wide = scale.x(places[0] - 0.5), scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
         top, bottom, y = scale.y(high), scale.y(low), scale.y(middle)
         yield (
@@ -120,15 +122,15 @@ def _dots(scale: _Scale) -> Iterator[str]:
             yield f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="var(--dot)">{told}</circle>'
 
 
-def _about(one: Entry, figure: KeyFigure) -> str:
+def _about(one: HistoryEntry, figure: KeyFigure) -> str:
     """Of the dot that somebody points at."""
     reach = one.plus_minus.get(figure.name)
     found = f"{when(one)}  {one.folder}  {commit(one)}: {figure.said(one.figures[figure.name])}"
-    found += f" ± {bound(reach * 1e3)} ms" if reach is not None else ""
+    found += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
     return found + (f", not counted: {one.left_out}" if one.left_out else "")
 
 
-def _marks(scale: _Scale, turns: Sequence[Turn]) -> Iterator[str]:
+def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
     """A line before the first run after a change, and by how much."""
     named = -APART
     for turn in turns:
@@ -142,4 +144,4 @@ def _marks(scale: _Scale, turns: Sequence[Turn]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(clean(text))
+    return escape(clean_line(text))

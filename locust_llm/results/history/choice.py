@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from .entry import Entry, entry_of
+from .entry import HistoryEntry, entry_of
 from .index import runs_in
 
 
-class Choice(NamedTuple):
+class RunFilter(NamedTuple):
     """Empty: any."""
 
     labels: tuple[tuple[str, str], ...] = ()
@@ -21,7 +21,7 @@ class Choice(NamedTuple):
     commit: str = ""
     """How it begins."""
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: HistoryEntry) -> bool:
         return (
             all(fnmatchcase(entry.value_of(key) or "", value) for key, value in self.labels)
             and self.model in entry.model
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
         )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
     """The same for every command that takes runs by what they are."""
     parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit", default="", metavar="C", help="of commits that begin so")
 
 
-def choice_of(options: argparse.Namespace) -> Choice:
-    return Choice(tuple(options.label), options.model, options.host, options.commit)
+def choice_of(options: argparse.Namespace) -> RunFilter:
+    return RunFilter(tuple(options.label), options.model, options.host, options.commit)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -59,11 +59,11 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
     parser.add_argument("--last", type=int)
     parser.add_argument("--runs", type=Path, default=Path("reports"))
-    add_arguments(parser)
+    add_run_filter_arguments(parser)
     options, rest = parser.parse_known_args(words)
     choice = choice_of(options)
     if options.last is None:
-        if choice != Choice():
+        if choice != RunFilter():
             raise ValueError("--label, --model, --host and --commit choose among runs: give --last N with them")
         return rest
     if options.last < 1:
@@ -75,7 +75,7 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     return [*map(str, found), *rest]
 
 
-def last(runs: Path, count: int, choice: Choice, beside: Sequence[Path] = ()) -> list[Path]:
+def last(runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ()) -> list[Path]:
     """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of the first run of
     ``beside``, without those that are in it; without one of the workload of the last run that is meant. Raises ValueError
     of one sentence, and OSError."""

@@ -7,26 +7,26 @@ from typing import Any
 
 import msgspec
 
-from locust_llm.core.storage import replace
-from locust_llm.core.text import describe_error, say
+from locust_llm.core.storage import replace_file
+from locust_llm.core.text import describe_error, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 
 from . import page, text
 from .changes import LEAST
-from .choice import add_arguments, choice_of
+from .choice import add_run_filter_arguments, choice_of
 from .index import Runs, runs_in
-from .key_figures import KEY_FIGURES, named
-from .series import Series, series_of, turns
+from .key_figures import KEY_FIGURES, key_figure_by_name
+from .series import RunSeries, series_of, turns
 
 LAST = 20
 """Runs of each workload that are shown."""
 
 
-def run(words: list[str]) -> int:
+def run_history(words: list[str]) -> int:
     """5 where DIR is no folder, 6 where a run in it could not be read."""
     options = _parser().parse_args(words)
     try:
-        figure = named(options.metric) if options.metric else None
+        figure = key_figure_by_name(options.metric) if options.metric else None
         if (options.last is not None and options.last < 1) or not 0 <= options.least < 100:
             raise ValueError("--last must be at least 1, and --least from 0 up to 100")
         runs = runs_in(options.folder)
@@ -34,19 +34,25 @@ def run(words: list[str]) -> int:
         series = series_of(meant)
         if options.html:
             link = page.link_from(options.html, options.folder)
-            made = page.page(series, options.folder.resolve().name, link, options.least / 100, options.last)
-            replace(options.html, made.encode())
+            made = page.render_history_page(
+                series, options.folder.resolve().name, link, options.least / 100, options.last
+            )
+            replace_file(options.html, made.encode())
     except (OSError, ValueError) as error:
         return fail(describe_error(error))
     last, least = options.last or LAST, options.least / 100
     if options.json:
-        say(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")
+        print_safely(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")
     elif options.html:
-        say(f"{options.html}\n")
+        print_safely(f"{options.html}\n")
     else:
-        say(text.plotted(series, figure, last, least) if figure is not None else text.listed(series, last, least))
+        print_safely(
+            text.plotted(series, figure, last, least)
+            if figure is not None
+            else text.format_history(series, last, least)
+        )
     sys.stdout.flush()
-    print(text.told(runs, len(meant), str(options.folder)), end="", file=sys.stderr)
+    print(text.format_history_summary(runs, len(meant), str(options.folder)), end="", file=sys.stderr)
     return ExitStatus.INCOMPLETE if runs.unread else ExitStatus.OK
 
 
@@ -58,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "folder", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="of runs (default: reports)"
     )
-    add_arguments(parser)
+    add_run_filter_arguments(parser)
     parser.add_argument(
         "--metric", metavar="F", help=f"draw one figure over the runs: {', '.join(one.name for one in KEY_FIGURES)}"
     )
@@ -74,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _data(runs: Runs, series: list[Series], last: int | None, least: float) -> dict[str, Any]:
+def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -> dict[str, Any]:
     return {
         "schema": 1,
         "workloads": [

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.core.options.option import options_of
+from locust_llm.core.options.option import declared_options
 from locust_llm.core.settings import OUR_LOCUSTFILES, Settings
 from locust_llm.results.figures import Figures
 
@@ -26,7 +26,7 @@ ASIDE: Final = frozenset((
 DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
 DECISIVE: Final = {
     "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type", "model_mix": "model-mix",
-    **{o.field: o.flag.lstrip("-") for o in options_of(Settings) if o.group in GROUPS and o.field not in ASIDE},
+    **{o.field: o.flag.lstrip("-") for o in declared_options(Settings) if o.group in GROUPS and o.field not in ASIDE},
 }  # fmt: skip
 """Fields of the settings, with their flags."""
 SAID_FIRST: Final = (
@@ -35,7 +35,7 @@ SAID_FIRST: Final = (
 )  # fmt: skip
 
 
-class Workload(NamedTuple):
+class WorkloadIdentity(NamedTuple):
     """What was asked of a server: equal hashes are equal workloads."""
 
     hash: str
@@ -57,7 +57,7 @@ class SentLengths(msgspec.Struct, frozen=True):
 
 def of_settings(
     settings: Mapping[str, Any], model: str, simulated: bool, proxied: bool, sent: SentLengths | None = None
-) -> Workload:
+) -> WorkloadIdentity:
     """Of a run of this program. ``settings``: as in run.json, of this version or another one. A locustfile of the user's own
     sends what it likes, whatever the settings: it counts by its name, and by what it sent."""
     given = {name: settings[name] for name in DECISIVE if name in settings and settings[name] != DEFAULTS[name]}
@@ -68,7 +68,9 @@ def of_settings(
     if own is not None:
         key += [own.locustfile, own.input_octave, own.output_octave]
     lengths = "" if own is None else own.words
-    return Workload(_hash(key), ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied))))
+    return WorkloadIdentity(
+        _hash(key), ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied)))
+    )
 
 
 class _OwnLoad(NamedTuple):
@@ -134,7 +136,7 @@ def _value(value: object) -> str:
     )
 
 
-def of_figures(load: Figures) -> Workload:
+def of_figures(load: Figures) -> WorkloadIdentity:
     """Of another tool's result: what it says itself. Lengths that came out are held to two digits, as no two runs have the
     same."""
     asked = load.asked_output_tokens
@@ -148,7 +150,7 @@ def of_figures(load: Figures) -> Workload:
     known = {name: value for name, value in values.items() if value is not None}
     said = [f"{_value(float(value))} {name}" for name, value in known.items() if isinstance(value, int | float)]
     key = [load.tool, load.model, sorted(known.items())]
-    return Workload(_hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}"))))
+    return WorkloadIdentity(_hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}"))))
 
 
 def _two_digits(value: float | None) -> float | None:

@@ -7,12 +7,12 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core.machine import Commit
-from locust_llm.core.options.labels import labels
+from locust_llm.core.options.labels import parse_labels
 from locust_llm.core.run import Unix
-from locust_llm.core.storage import RUN, decoded
-from locust_llm.core.text import many
+from locust_llm.core.storage import RUN, decode_json_file
+from locust_llm.core.text import format_count
 from locust_llm.results.figures import Figures
-from locust_llm.results.formats.known import IN_FOLDERS, UnknownFormat, read
+from locust_llm.results.formats.known import IN_FOLDERS, UnknownFormat, read_figures
 
 from . import conditions
 from .conditions import SentLengths
@@ -30,7 +30,7 @@ class Unreadable(ValueError):
     """Nothing is known of a folder. One sentence."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Empty and None: unknown."""
 
     folder: str
@@ -98,7 +98,7 @@ class _Facts(msgspec.Struct):
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
 
-def entry_of(folder: Path, name: str) -> Entry:
+def entry_of(folder: Path, name: str) -> HistoryEntry:
     """Of a folder with run.json, with the figures of a load, or both. Raises Unreadable and OSError."""
     load, why_no_load = _load(folder)
     if not (folder / RUN).exists():
@@ -106,7 +106,7 @@ def entry_of(folder: Path, name: str) -> Entry:
             raise Unreadable(why_no_load)
         return _of_load(folder, name, load, "")
     try:
-        facts = decoded(folder / RUN, _Facts)
+        facts = decode_json_file(folder / RUN, _Facts)
     except (OSError, ValueError) as error:
         why = f"{RUN} cannot be read ({getattr(error, 'strerror', None) or error})"[:MAX_TEXT]
         if load is None:
@@ -118,7 +118,7 @@ def entry_of(folder: Path, name: str) -> Entry:
 def _load(folder: Path) -> tuple[Figures | None, str]:
     """(its figures, or why there are none)."""
     try:
-        loads = read(folder)
+        loads = read_figures(folder)
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
     loads = [replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version)) for one in loads]
@@ -130,18 +130,18 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _of_load(folder: Path, name: str, load: Figures, note: str) -> Entry:
+def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
     workload = conditions.of_figures(load)
     file = next((folder / name for name in IN_FOLDERS if (folder / name).is_file()), folder)
     started = load.started_at if load.started_at is not None else file.stat().st_mtime
-    return Entry(
+    return HistoryEntry(
         folder=name, started=started, tool=load.tool, model=load.model, machine=load.version, workload=workload.hash,
         conditions=workload.words, client=load.client, left_out="the client verdict is INVALID" * (load.client == INVALID),
         note=note, figures=_figures(load),
     )  # fmt: skip
 
 
-def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> Entry:
+def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
     run, client = facts.run, facts.client.level if facts.client is not None else ""
     hosts = run.settings.get("hosts") or [run.settings.get("host")]
     asked = run.settings.get("model")
@@ -154,13 +154,13 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         workload = conditions.of_figures(known_of)
     commit, note = run.commit or Commit(""), why_no_load
     try:
-        known = labels(run.settings.get("label") or ())
+        known = parse_labels(run.settings.get("label") or ())
     except (TypeError, ValueError, AttributeError) as error:
         known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
     if several := _several_loads(run):
         load, note = None, "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
     left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
-    return Entry(
+    return HistoryEntry(
         folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
         host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",
         server=run.server[:MAX_TEXT],
@@ -177,7 +177,7 @@ def _several_loads(run: _Run) -> str:
     asked = run.settings
     if asked.get("candidate") or asked.get("candidate_set") or asked.get("aa") or asked.get("isolate"):
         return "two arms"
-    return many(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
+    return format_count(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
 
 
 def _figures(load: Figures) -> dict[str, float]:

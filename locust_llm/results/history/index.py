@@ -21,7 +21,7 @@ from locust_llm.core.storage import RUN
 from locust_llm.results.database import has_table, limit, read_database
 from locust_llm.results.formats.known import IN_FOLDERS
 
-from .entry import Entry, Unreadable, entry_of
+from .entry import HistoryEntry, Unreadable, entry_of
 from .key_figures import KEY_FIGURES
 
 INDEX: Final = "history.sqlite"
@@ -50,7 +50,7 @@ VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) 
 class Runs(NamedTuple):
     """Of a folder of runs."""
 
-    entries: list[Entry]
+    entries: list[HistoryEntry]
     """The oldest first."""
     unread: list[tuple[str, str]]
     """(folder, why nothing is known of it)."""
@@ -60,7 +60,7 @@ class Runs(NamedTuple):
 
 class _Seen(NamedTuple):
     signature: str
-    entry: Entry
+    entry: HistoryEntry
 
 
 class _Had(NamedTuple):
@@ -177,7 +177,7 @@ def _seen(row: tuple[object, ...]) -> _Seen:
     flags = {name: None if values[name] is None else bool(values[name]) for name in ("dirty", "simulated")}
     known = {name: values[name] for name in ("folder", "started", *TEXTS)} | flags
     more = {"labels": msgspec.json.decode(str(values["labels"])), "commit": values["git_commit"]}
-    entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": reach}, Entry)
+    entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": reach}, HistoryEntry)
     return _Seen(str(values["signature"]), entry)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import brief
+from locust_llm.core.text import format_brief
 from locust_llm.results.figures import Distribution, Figures
 
 
@@ -24,10 +24,10 @@ class KeyFigure(NamedTuple):
     def said(self, value: float | None, digits: int = 4) -> str:
         """``412.3 ms``, ``12.4/s``, ``0.5%``."""
         if self.unit == "s":
-            return brief(None if value is None else value * 1e3, " ms", digits)
+            return format_brief(None if value is None else value * 1e3, " ms", digits)
         if self.unit == "share":
-            return brief(None if value is None else value * 100, "%", digits)
-        return brief(value, "/s", digits)
+            return format_brief(None if value is None else value * 100, "%", digits)
+        return format_brief(value, "/s", digits)
 
 
 def _time(word: str, label: str, tag: str, percentile: float, of: Callable[[Figures], Distribution]) -> KeyFigure:
@@ -58,7 +58,7 @@ OTHER_NAMES: Final = {
 }  # fmt: skip
 
 
-def named(word: str) -> KeyFigure:
+def key_figure_by_name(word: str) -> KeyFigure:
     """Also by the words of other tools. Raises ValueError of one sentence."""
     word = word.strip().lower().replace(" ", "_").replace("-", "_")
     if (found := BY_NAME.get(OTHER_NAMES.get(word, word))) is None:

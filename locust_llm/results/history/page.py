@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from locust_llm.core.text import many
-from locust_llm.results.page import page as rendered
+from locust_llm.core.text import format_count
+from locust_llm.results.page import render_page as rendered
 
 from .changes import LEAST
-from .chart import chart
-from .entry import Entry
+from .chart import draw_history_chart
+from .entry import HistoryEntry
 from .key_figures import KEY_FIGURES
-from .series import Series, Turn, doubts, turns
+from .series import FigureChange, RunSeries, doubts, turns
 from .text import commit, when
 
 OWN: Final = """
@@ -29,24 +29,24 @@ RECENT: Final = 20
 """Runs of a workload whose changes are new."""
 
 
-class Plot(NamedTuple):
+class HistoryPlot(NamedTuple):
     title: str
     drawn: Markup
-    changes: list[Turn]
+    changes: list[FigureChange]
     doubts: list[str]
 
 
-class Section(NamedTuple):
+class WorkloadSection(NamedTuple):
     """A workload."""
 
     id: str
     title: str
-    series: Series
+    series: RunSeries
     head: list[str]
     rows: list[list[str]]
     links: list[str]
     """Of the rows, to their reports; empty: there is none."""
-    plots: list[Plot]
+    plots: list[HistoryPlot]
 
     @property
     def changes(self) -> int:
@@ -61,8 +61,12 @@ class Section(NamedTuple):
         return any(one.simulated for one in self.series.entries)
 
 
-def page(
-    series: Sequence[Series], name: str, link: Callable[[Entry], str], least: float = LEAST, last: int | None = None
+def render_history_page(
+    series: Sequence[RunSeries],
+    name: str,
+    link: Callable[[HistoryEntry], str],
+    least: float = LEAST,
+    last: int | None = None,
 ) -> str:
     """The workload with the latest run first. ``link``: to the report of a run; empty: it has none."""
     sections = [_section(one, f"w{i}", least, last, link) for i, one in enumerate(reversed(series))]
@@ -76,7 +80,7 @@ def page(
     )
 
 
-def _headline(sections: Sequence[Section]) -> str:
+def _headline(sections: Sequence[WorkloadSection]) -> str:
     runs = sum(len(one.series.entries) for one in sections)
     new = [
         turn
@@ -86,32 +90,34 @@ def _headline(sections: Sequence[Section]) -> str:
         if turn.first.started >= one.series.entries[-RECENT:][0].started
     ]
     said = f"{sum(not turn.better for turn in new)} worse, {sum(turn.better for turn in new)} better" if new else "none"
-    return f"{many(runs, 'run')} of {many(len(sections), 'workload')}. Changes within the last {RECENT} runs: {said}."
+    return f"{format_count(runs, 'run')} of {format_count(len(sections), 'workload')}. Changes within the last {RECENT} runs: {said}."
 
 
-def _section(series: Series, name: str, least: float, last: int | None, link: Callable[[Entry], str]) -> Section:
+def _section(
+    series: RunSeries, name: str, least: float, last: int | None, link: Callable[[HistoryEntry], str]
+) -> WorkloadSection:
     plots = []
     for figure in KEY_FIGURES:
         found = turns(series, figure, least)
-        if drawn := chart(series, figure, found, last):
-            plots.append(Plot(figure.label, Markup(drawn), found, list(doubts(series, figure, found))))
+        if drawn := draw_history_chart(series, figure, found, last):
+            plots.append(HistoryPlot(figure.label, Markup(drawn), found, list(doubts(series, figure, found))))
     shown = [figure for figure in KEY_FIGURES if any(figure.name in one.figures for one in series.entries)]
     entries = list(reversed(series.entries[-(last or 0) :]))
     rows = [list(_cells(one, [figure.said(one.figures.get(figure.name), 3) for figure in shown])) for one in entries]
     head = ["Run", "Started", "Commit", "Labels", *(figure.label for figure in shown), "SLO", "Client"]
     conditions = series.conditions or "unknown conditions"
-    return Section(name, conditions, series, head, rows, [link(one) for one in entries], plots)
+    return WorkloadSection(name, conditions, series, head, rows, [link(one) for one in entries], plots)
 
 
-def _cells(one: Entry, figures: list[str]) -> Iterator[str]:
+def _cells(one: HistoryEntry, figures: list[str]) -> Iterator[str]:
     labels = ", ".join(f"{key}={value}" for key, value in one.labels.items())
     yield from (one.folder, when(one), commit(one), labels, *figures, one.slo or "-", one.client or "-")
 
 
-def link_from(page: Path, runs: Path) -> Callable[[Entry], str]:
+def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
     """Of a page that lies on the disk."""
 
-    def link(one: Entry) -> str:
+    def link(one: HistoryEntry) -> str:
         report = runs / one.folder / "report.html"
         return quote(os.path.relpath(report.resolve(), page.resolve().parent)) if report.is_file() else ""
 

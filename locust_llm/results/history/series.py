@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 
-from .changes import LEAST, SCORES, Change, changes, resemblance
-from .entry import Entry
+from .changes import LEAST, SCORES, LevelChange, find_level_changes, resemblance
+from .entry import HistoryEntry
 from .key_figures import KEY_FIGURES, KeyFigure
 
 ENOUGH: Final = min(SCORES)
@@ -16,26 +16,26 @@ BESIDE: Final = (
 )  # fmt: skip
 
 
-class Series(NamedTuple):
+class RunSeries(NamedTuple):
     """Runs of one workload, the oldest first."""
 
     workload: str
     conditions: str
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
 
-    def of(self, figure: KeyFigure) -> tuple[Entry, ...]:
+    def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
         """Those that count, and have it."""
         return tuple(one for one in self.entries if not one.left_out and figure.name in one.figures)
 
 
-class Turn(NamedTuple):
+class FigureChange(NamedTuple):
     """A change of a figure, in runs."""
 
     figure: KeyFigure
-    change: Change
-    last: Entry
+    change: LevelChange
+    last: HistoryEntry
     """Before it."""
-    first: Entry
+    first: HistoryEntry
     """After it."""
 
     @property
@@ -71,44 +71,44 @@ class Turn(NamedTuple):
         for name, title in BESIDE:
             old, new = (getattr(entry, name) for entry in (self.last, self.first))
             if old != new:
-                yield f"{title} {short(old, name)} to {short(new, name)}"
+                yield f"{title} {shorten_run_name(old, name)} to {shorten_run_name(new, name)}"
         for key in sorted(self.last.labels.keys() | self.first.labels.keys()):
             old, new = (entry.labels.get(key, "") for entry in (self.last, self.first))
             if old != new:
                 yield f"{key} {old or 'none'} to {new or 'none'}"
 
 
-def short(value: str, name: str) -> str:
+def shorten_run_name(value: str, name: str) -> str:
     return (value[:10] if name == "commit" else value) or "unknown"
 
 
-def series_of(entries: Sequence[Entry]) -> list[Series]:
+def series_of(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
     """By workload; the one with the latest run last."""
-    found = dict[str, list[Entry]]()
+    found = dict[str, list[HistoryEntry]]()
     for entry in entries:
         found.setdefault(entry.workload, []).append(entry)
     groups = sorted(found.items(), key=lambda item: item[1][-1].started)
-    return [Series(workload, ran[-1].conditions, tuple(ran)) for workload, ran in groups]
+    return [RunSeries(workload, ran[-1].conditions, tuple(ran)) for workload, ran in groups]
 
 
-def turns(series: Series, figure: KeyFigure, least: float = LEAST) -> list[Turn]:
+def turns(series: RunSeries, figure: KeyFigure, least: float = LEAST) -> list[FigureChange]:
     """Its changes, first to last."""
     ran = series.of(figure)
-    found = changes([entry.figures[figure.name] for entry in ran], least)
-    return [Turn(figure, change, ran[change.at - 1], ran[change.at]) for change in found]
+    found = find_level_changes([entry.figures[figure.name] for entry in ran], least)
+    return [FigureChange(figure, change, ran[change.at - 1], ran[change.at]) for change in found]
 
 
-def all_turns(series: Series, least: float = LEAST) -> list[Turn]:
+def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
     """Of every key figure, in the order of time."""
     found = [turn for figure in KEY_FIGURES for turn in turns(series, figure, least)]
     return sorted(found, key=lambda turn: turn.first.started)
 
 
-def doubts(series: Series, figure: KeyFigure, found: Sequence[Turn]) -> Iterator[str]:
+def doubts(series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]) -> Iterator[str]:
     """What a reader of its changes must know."""
     ran = series.of(figure)
     if len(ran) < ENOUGH:
-        yield f"{many(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to tell, 8 of them after it"
+        yield f"{format_count(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to tell, 8 of them after it"
         return
     if near := resemblance([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]):
         yield (

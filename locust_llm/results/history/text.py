@@ -5,13 +5,13 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from locust_llm.core.text import clean, cut, many
+from locust_llm.core.text import clean_line, format_count, truncate_text
 
-from .changes import LEAST, level
-from .entry import NOT_ENDED, Entry
+from .changes import LEAST, median_interval
+from .entry import NOT_ENDED, HistoryEntry
 from .index import Runs
 from .key_figures import KEY_FIGURES, KeyFigure
-from .series import ENOUGH, Series, Turn, all_turns, doubts, turns
+from .series import ENOUGH, FigureChange, RunSeries, all_turns, doubts, turns
 
 NAME: Final = 34
 """Characters of the name of a folder."""
@@ -21,12 +21,12 @@ LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
 """Of the list, which has to fit on a screen."""
 
 
-def listed(series: Sequence[Series], last: int, least: float = LEAST) -> str:
+def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST) -> str:
     """Each workload with its last runs, then what changed."""
     return "\n".join(line for one in series for line in _list_of(one, last, least))
 
 
-def _list_of(series: Series, last: int, least: float) -> Iterator[str]:
+def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
     figures = [
         figure
@@ -37,7 +37,7 @@ def _list_of(series: Series, last: int, least: float) -> Iterator[str]:
     head = ["started", "run", "commit", *(figure.label for figure in figures), *(["SLO"] if judged else []), "client"]
     rows = [
         [
-            when(one), cut(clean(one.folder), NAME), commit(one),
+            when(one), truncate_text(clean_line(one.folder), NAME), commit(one),
             *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
             *([one.slo or "-"] if judged else []), "did not end" if one.left_out == NOT_ENDED else one.client or "-",
         ]
@@ -46,11 +46,11 @@ def _list_of(series: Series, last: int, least: float) -> Iterator[str]:
     yield from _aligned([head, *rows], left=(0, 1, 2))
     found = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in found):
-        yield f"  {clean(_at_once([turn for turn in found if turn.first.folder == first]))}"
+        yield f"  {clean_line(_at_once([turn for turn in found if turn.first.folder == first]))}"
     yield ""
 
 
-def _at_once(found: Sequence[Turn]) -> str:
+def _at_once(found: Sequence[FigureChange]) -> str:
     """Changes of several figures that begin with the same run."""
     sides = (
         (word, ", ".join(f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better))
@@ -60,12 +60,12 @@ def _at_once(found: Sequence[Turn]) -> str:
     return f"from {found[0].first.folder} on {said}; {found[0].company}"
 
 
-def plotted(series: Sequence[Series], figure: KeyFigure, last: int, least: float = LEAST) -> str:
+def plotted(series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST) -> str:
     """One figure of each workload, a line a run, its changes between them."""
     return "\n".join(line for one in series for line in _plot_of(one, figure, last, least))
 
 
-def _plot_of(series: Series, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
+def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
     found = turns(series, figure, least)
     shown = [one for one in series.entries[-last:] if figure.name in one.figures]
@@ -79,32 +79,32 @@ def _plot_of(series: Series, figure: KeyFigure, last: int, least: float) -> Iter
     rows = [_plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown]
     head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))
     places = {turn.first.folder for turn in found} & {one.folder for one in shown}
-    yield from (f"  before: {clean(str(turn))}" for turn in found if turn.first.folder not in places)
+    yield from (f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places)
     yield head_line
     for one, line in zip(shown, lines, strict=True):
-        yield from (f"  ---- {clean(str(turn))}" for turn in found if turn.first is one)
+        yield from (f"  ---- {clean_line(str(turn))}" for turn in found if turn.first is one)
         yield line
     told = list(doubts(series, figure, found))
     yield from (f"  {doubt}" for doubt in told)
     if not found and len(counted) >= ENOUGH:
-        yield f"  no change of {least:.0%} and more in {many(len(counted), 'run')}"
+        yield f"  no change of {least:.0%} and more in {format_count(len(counted), 'run')}"
     yield ""
 
 
-def _plot_row(one: Entry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]) -> list[str]:
+def _plot_row(one: HistoryEntry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]) -> list[str]:
     value = one.figures[figure.name]
     return [
-        when(one), cut(clean(one.folder), NAME), commit(one), figure.said(value),
+        when(one), truncate_text(clean_line(one.folder), NAME), commit(one), figure.said(value),
         _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
     ]  # fmt: skip
 
 
-def _levels(counted: Sequence[Entry], figure: KeyFigure, found: Sequence[Turn]) -> dict[str, float]:
+def _levels(counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]) -> dict[str, float]:
     """By run, the median of the stretch between two changes that it is in."""
     return {
         one.folder: middle
         for begin, end in pairwise([0, *(turn.change.at for turn in found), len(counted)])
-        for middle in (level([one.figures[figure.name] for one in counted[begin:end]])[0],)
+        for middle in (median_interval([one.figures[figure.name] for one in counted[begin:end]])[0],)
         for one in counted[begin:end]
     } if counted else {}  # fmt: skip
 
@@ -119,38 +119,38 @@ def _dot(value: float, middle: float | None, scale: tuple[float, float]) -> str:
     return "".join(marks).rstrip()
 
 
-def _head(series: Series) -> Iterator[str]:
+def _head(series: RunSeries) -> Iterator[str]:
     hosts = {one.host for one in series.entries if one.host}
     where = "" if len(hosts) != 1 else f" at {next(iter(hosts))}"
     several = f", {len(hosts)} addresses" if len(hosts) > 1 else ""
-    yield f"{clean(series.conditions) or 'unknown conditions'}{clean(where)} ({many(len(series.entries), 'run')}{several})"
+    yield f"{clean_line(series.conditions) or 'unknown conditions'}{clean_line(where)} ({format_count(len(series.entries), 'run')}{several})"
     simulated = sum(one.simulated for one in series.entries)
     if simulated:
         yield "  SIMULATED"
 
 
-def told(runs: Runs, shown: int, folder: str) -> str:
+def format_history_summary(runs: Runs, shown: int, folder: str) -> str:
     """What of the folder is not in the list, and how many are."""
     lines = [
-        f"{folder}: {many(len(runs.entries), 'run')}"
+        f"{folder}: {format_count(len(runs.entries), 'run')}"
         + (f", {shown} of them meant" if shown < len(runs.entries) else "")
     ]
     lines += [f"{one.folder}: {one.note}" for one in runs.entries if one.note]
     lines += [f"{name}: not read, {why}" for name, why in runs.unread]
     if runs.note:
         lines.append(f"without an index: {runs.note}")
-    return "".join(f"{clean(line)}\n" for line in lines)
+    return "".join(f"{clean_line(line)}\n" for line in lines)
 
 
-def when(entry: Entry) -> str:
+def when(entry: HistoryEntry) -> str:
     """Local time."""
     return datetime.fromtimestamp(entry.started).strftime("%Y-%m-%d %H:%M")
 
 
-def commit(entry: Entry) -> str:
+def commit(entry: HistoryEntry) -> str:
     """``a1b2c3d4e5 main``, with + where files were changed."""
-    name = f"{entry.commit[:10]}{'+' * bool(entry.dirty)} {cut(entry.branch, 20)}".strip()
-    return clean(name) or "-"
+    name = f"{entry.commit[:10]}{'+' * bool(entry.dirty)} {truncate_text(entry.branch, 20)}".strip()
+    return clean_line(name) or "-"
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> Iterator[str]:

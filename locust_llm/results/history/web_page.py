@@ -3,17 +3,17 @@
 from pathlib import Path
 from urllib.parse import quote
 
-from .entry import Entry
+from .entry import HistoryEntry
 from .index import runs_in
-from .page import page
+from .page import render_history_page
 from .series import series_of
 
 
 def make_page(reports: Path) -> str:
     """The page of these runs, whose links lead to the reports in the web UI. Raises OSError."""
-    return page(series_of(runs_in(reports).entries), reports.name, _address_of_report)
+    return render_history_page(series_of(runs_in(reports).entries), reports.name, _address_of_report)
 
 
-def _address_of_report(run: Entry) -> str:
+def _address_of_report(run: HistoryEntry) -> str:
     """Relative to the history; empty for a run that the web UI does not show."""
     return f"runs/{quote(run.folder, safe='')}/report.html" if "/" not in run.folder else ""

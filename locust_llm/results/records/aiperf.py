@@ -8,10 +8,21 @@ import msgspec
 from locust_llm.core.record import Record
 from locust_llm.core.storage import MAX_JSON_BYTES
 from locust_llm.files import read_regular
-from locust_llm.results.formats.fields import S_PER, Document, at, text, whole
-from locust_llm.results.formats.fields import number as of
+from locust_llm.results.formats.fields import S_PER, Document, nested_value, read_text, whole
+from locust_llm.results.formats.fields import read_finite_or_nan as of
 
-from .imported import Imported, Unusable, chunks, count, ends, lacking, outcome, record, seconds, tokens
+from .imported import (
+    Imported,
+    Unusable,
+    chunks,
+    first_and_last_chunk_us,
+    lacking,
+    outcome,
+    read_duration,
+    read_token_count,
+    record,
+    token_fields,
+)
 
 FILE: Final = "profile_export.jsonl"
 SUMMARY: Final = "profile_export_aiperf.json"
@@ -35,9 +46,9 @@ def read(raw: bytes, path: Path) -> Imported:
             continue
         try:
             document = msgspec.json.decode(one)
-            if at(document, "record") is not None:
+            if nested_value(document, "record") is not None:
                 raise Unusable("it is a run of locust-llm: give its folder to report, compare or audit")
-            start_ns = whole_ns(at(document, "metadata", "request_start_ns"))
+            start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
             base_ns = start_ns if base_ns is None else base_ns
             found.append(_record(document, place, base_ns))
         except Unusable as error:
@@ -51,19 +62,22 @@ def read(raw: bytes, path: Path) -> Imported:
 
 def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
     document = _summary(path.with_name(SUMMARY))
-    config = at(document, "input_config")
-    load = at(config, "loadgen") or at(config, "phases", -1) or {}
-    rate = of(at(load, "request_rate")) or of(at(load, "rate"))
-    asked = sum(whole(at(document, name, "avg")) or 0 for name in ("request_count", "error_request_count"))
+    config = nested_value(document, "input_config")
+    load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
+    rate = of(nested_value(load, "request_rate")) or of(nested_value(load, "rate"))
+    asked = sum(whole(nested_value(document, name, "avg")) or 0 for name in ("request_count", "error_request_count"))
     return Imported(
         tool="AIPerf",
-        version=text(at(document, "aiperf_version")),
-        model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
+        version=read_text(nested_value(document, "aiperf_version")),
+        model=read_text(nested_value(config, "endpoint", "model_names", 0))
+        or read_text(nested_value(config, "models", "items", 0, "name")),
         records=tuple(found),
-        users=whole(at(load, "concurrency")),
-        prefills=whole(at(load, "prefill_concurrency")),
+        users=whole(nested_value(load, "concurrency")),
+        prefills=whole(nested_value(load, "prefill_concurrency")),
         rate_per_s=rate,
-        arrivals=text(at(load, "arrival_pattern")) or text(at(load, "type")) if rate else "",
+        arrivals=read_text(nested_value(load, "arrival_pattern")) or read_text(nested_value(load, "type"))
+        if rate
+        else "",
         asked=asked or None,
         unread=tuple(unread),
         lacks=lacking(found),
@@ -86,31 +100,38 @@ def whole_ns(value: object) -> int:
 
 
 def _record(document: object, place: int, base_ns: int) -> Record:
-    about, metrics = at(document, "metadata"), at(document, "metrics")
-    start_ns, end_ns = whole_ns(at(about, "request_start_ns")), whole_ns(at(about, "request_end_ns"))
-    ack = at(about, "request_ack_ns")
-    error = at(document, "error")
-    words = text(at(error, "message")) or text(at(error, "type")) or ("failed" if error else "")
-    ended = outcome(at(error, "code"), words, at(about, "was_cancelled") is True)
-    used = count(at(metrics, "usage_completion_tokens", "value"))
-    read = count(at(metrics, "usage_prompt_tokens", "value"))
+    about, metrics = nested_value(document, "metadata"), nested_value(document, "metrics")
+    start_ns, end_ns = (
+        whole_ns(nested_value(about, "request_start_ns")),
+        whole_ns(nested_value(about, "request_end_ns")),
+    )
+    ack = nested_value(about, "request_ack_ns")
+    error = nested_value(document, "error")
+    words = (
+        read_text(nested_value(error, "message"))
+        or read_text(nested_value(error, "type"))
+        or ("failed" if error else "")
+    )
+    ended = outcome(nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True)
+    used = read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
+    read = read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
     if read is None:
-        read = count(at(metrics, "input_sequence_length", "value"))
-    written = at(metrics, "output_sequence_length", "value") if used is None else used
+        read = read_token_count(nested_value(metrics, "input_sequence_length", "value"))
+    written = nested_value(metrics, "output_sequence_length", "value") if used is None else used
     stamps, complete = _stamps(metrics)
     more: dict[str, Any] = {
         **ended,
-        **tokens(read, written, "tokenizer" if used is None else "usage"),
-        "cached_tokens": count(at(metrics, "usage_prompt_cache_read_tokens", "value")),
-        "reasoning_tokens": count(at(metrics, "reasoning_token_count", "value")),
+        **token_fields(read, written, "tokenizer" if used is None else "usage"),
+        "cached_tokens": read_token_count(nested_value(metrics, "usage_prompt_cache_read_tokens", "value")),
+        "reasoning_tokens": read_token_count(nested_value(metrics, "reasoning_token_count", "value")),
         "headers_at": (ack - base_ns) / 1e9 if isinstance(ack, int) and start_ns <= ack <= end_ns else None,
     }
     return record(
-        id=text(at(about, "x_request_id")) or f"request-{place}",
-        worker=text(at(about, "worker_id")) or "AIPerf",
-        session=text(at(about, "conversation_id")),
-        turn=count(at(about, "turn_index")) or 0,
-        phase="warmup" if at(about, "benchmark_phase") == "warmup" else "profiling",
+        id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
+        worker=read_text(nested_value(about, "worker_id")) or "AIPerf",
+        session=read_text(nested_value(about, "conversation_id")),
+        turn=read_token_count(nested_value(about, "turn_index")) or 0,
+        phase="warmup" if nested_value(about, "benchmark_phase") == "warmup" else "profiling",
         base_s=base_ns / 1e9,
         sent_s=(start_ns - base_ns) / 1e9,
         closed_s=(end_ns - base_ns) / 1e9,
@@ -125,17 +146,20 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
     first, latency = _time(metrics, "time_to_first_token"), _time(metrics, "request_latency")
     if first is None:
         return (), True
-    gaps, unit = at(metrics, "inter_chunk_latency", "value"), text(at(metrics, "inter_chunk_latency", "unit"))
+    gaps, unit = (
+        nested_value(metrics, "inter_chunk_latency", "value"),
+        read_text(nested_value(metrics, "inter_chunk_latency", "unit")),
+    )
     if not isinstance(gaps, list):
         last = first if latency is None else latency
-        return ((round(first * 1e6),), True) if last == first else ends(first, last)
+        return ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
     scale = S_PER.get(unit, 1e-3)
     return chunks(first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency)
 
 
 def _time(metrics: object, name: str) -> float | None:
     """Seconds; None where there is none."""
-    value = at(metrics, name, "value")
+    value = nested_value(metrics, name, "value")
     if value is None:
         return None
-    return seconds(value, name) * S_PER.get(text(at(metrics, name, "unit")), 1e-3)
+    return read_duration(value, name) * S_PER.get(read_text(nested_value(metrics, name, "unit")), 1e-3)

@@ -7,13 +7,13 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core import storage
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.text import clean, many, say
+from locust_llm.core.text import clean_line, format_count, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.report import build, ending
-from locust_llm.report.document.remarks import incomplete
+from locust_llm.report.document.remarks import list_missing_parts
 
 from . import known
 from .imported import Imported, Unusable
@@ -21,7 +21,7 @@ from .imported import Imported, Unusable
 MAX_UNREAD = 3
 
 
-def run(words: list[str]) -> int:
+def run_import(words: list[str]) -> int:
     """5 where nothing can be imported, 6 where not every request could."""
     parser = argparse.ArgumentParser(
         prog="locust-llm import",
@@ -33,15 +33,15 @@ def run(words: list[str]) -> int:
     parser.add_argument("--load", type=int, metavar="N", help="which of several loads of a file, from 1")
     options = parser.parse_args(words)
     try:
-        found = _chosen(known.read(options.file), options.load)
-        folder = storage.make_folder(Settings(report_dir=options.report_dir), found.model or None)
-        facts = write(found, options.file, folder)
-        summary = build.write(folder, facts)
+        found = _chosen(known.read_imported_runs(options.file), options.load)
+        folder = storage.make_run_folder(Settings(report_dir=options.report_dir), found.model or None)
+        facts = write_imported_run(found, options.file, folder)
+        summary = build.write_reports(folder, facts)
     except (OSError, Unusable) as error:
-        why = clean(str(getattr(error, "strerror", None) or error))
+        why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")
-    say(ending.ending(summary, facts, folder, ending.columns()))
-    return ExitStatus.INCOMPLETE if incomplete(summary, facts) else ExitStatus.OK
+    print_safely(ending.format_ending(summary, facts, folder, ending.find_console_width()))
+    return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
 
 
 def _chosen(loads: list[Imported], number: int | None) -> Imported:
@@ -52,10 +52,10 @@ def _chosen(loads: list[Imported], number: int | None) -> Imported:
     return loads[(number or 1) - 1]
 
 
-def write(found: Imported, source: Path, folder: Path) -> Run:
+def write_imported_run(found: Imported, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
     records = sorted(found.records, key=lambda one: one.closed_at)
-    storage.replace(folder / storage.RECORDS, b"".join(line(record) + b"\n" for record in records))
+    storage.replace_file(folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records))
     run = _run(found, source, folder)
     storage.write_run(folder, run)
     return run
@@ -88,7 +88,7 @@ def _run(found: Imported, source: Path, folder: Path) -> Run:
         workers=tuple(sorted({one.worker for one in found.records})),
         records_lost=max(lost, len(found.unread)),
         versions={found.tool: found.version} if found.version else {},
-        notes=tuple(map(clean, _notes(found, source, lost))),
+        notes=tuple(map(clean_line, _notes(found, source, lost))),
     )
     return msgspec.convert(msgspec.to_builtins(run), Run)
 
@@ -104,10 +104,12 @@ def _notes(found: Imported, source: Path, lost: int) -> list[str]:
     if own:
         notes.append(f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count.")
     if lost:
-        notes.append(f"The file counts {many(found.asked or 0, 'request')} and has {len(found.records)} of them.")
+        notes.append(
+            f"The file counts {format_count(found.asked or 0, 'request')} and has {len(found.records)} of them."
+        )
     if found.cut:
         notes.append(f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read.")
     if found.unread:
         shown = "; ".join(found.unread[:MAX_UNREAD]) + ("; ..." if len(found.unread) > MAX_UNREAD else "")
-        notes.append(f"WARNING: {many(len(found.unread), 'request')} of the file could not be read ({shown}).")
+        notes.append(f"WARNING: {format_count(len(found.unread), 'request')} of the file could not be read ({shown}).")
     return notes

@@ -17,9 +17,21 @@ from locust_llm.core.storage import MAX_JSON_BYTES
 from locust_llm.files import open_regular, read_regular
 from locust_llm.results.database import TIMEOUT_S, has_table, read_database
 from locust_llm.results.formats.evalscope import SUMMARY
-from locust_llm.results.formats.fields import Document, at, number, text, whole
+from locust_llm.results.formats.fields import Document, nested_value, read_finite_or_nan, read_text, whole
 
-from .imported import NO_DATE, Imported, Unusable, chunks, ends, finite, lacking, outcome, record, seconds, tokens
+from .imported import (
+    NO_DATE,
+    Imported,
+    Unusable,
+    chunks,
+    finite,
+    first_and_last_chunk_us,
+    lacking,
+    outcome,
+    read_duration,
+    record,
+    token_fields,
+)
 
 FILE: Final = "benchmark_data.db"
 ARGUMENTS: Final = "benchmark_args.json"
@@ -51,17 +63,17 @@ def read(path: Path) -> list[Imported]:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
         raise Unusable(f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})") from None
     arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
-    users, rate = whole(at(arguments, "parallel")), number(at(arguments, "rate"))
-    open_loop = at(arguments, "open_loop") is True and rate is not None and rate > 0
+    users, rate = whole(nested_value(arguments, "parallel")), read_finite_or_nan(nested_value(arguments, "rate"))
+    open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
     return [
         Imported(
             tool="evalscope",
-            model=text(at(arguments, "model")) or next(filter(None, (one.model for one in found)), ""),
+            model=read_text(nested_value(arguments, "model")) or next(filter(None, (one.model for one in found)), ""),
             records=tuple(found),
             users=None if open_loop else users,
             rate_per_s=rate if open_loop else None,
             arrivals="poisson" if open_loop else "",
-            asked=whole(at(summary, "Total Requests")),
+            asked=whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
             lacks=lacking(found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])),
         )
@@ -84,7 +96,7 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
         raise Unusable(f"it has more than {MAX_ROWS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
-        ended_s = max(ended_s, *(s for s in map(number, stamps) if s is not None and abs(s) < 1e11), 0.0)
+        ended_s = max(ended_s, *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11), 0.0)
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
     found, unread = list[Record](), list[str]()
     order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
@@ -130,28 +142,28 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     sent_s, closed_s = finite(row["start_time"], "start time"), finite(row["completed_time"], "end")
     body = _body(row)
     fields: dict[str, Any] = {
-        "id": text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
+        "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
         "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
     }  # fmt: skip
     if row["success"] != 1:
         return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
     options = body.stream_options
     counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
-    fields |= tokens(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
+    fields |= token_fields(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
     stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
     return record(**fields, stamps=stamps, whole=complete)
 
 
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
-    first, latency = seconds(row["first_chunk_latency"], "TTFT"), seconds(row["latency"], "latency")
+    first, latency = read_duration(row["first_chunk_latency"], "TTFT"), read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])
     try:
         gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None
     except (ValueError, RecursionError):
         gaps = None
     if not isinstance(gaps, list):
-        return ends(first, latency)
-    known = [gap for gap in map(number, gaps) if gap is not None and gap >= 0]
+        return first_and_last_chunk_us(first, latency)
+    known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
     last = first + sum(known) if len(known) == len(gaps) else latency
     return chunks(first, gaps, min(last, latency))

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.jsonl import line, parse_line
+from locust_llm.core.jsonl import format_record_line, parse_record_line
 from locust_llm.core.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNNAMED, Record
-from locust_llm.results.formats.fields import number
+from locust_llm.results.formats.fields import read_finite_or_nan
 
 MAX_ERROR: Final = 4096
 MAX_S: Final = 1e7
@@ -57,22 +57,22 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 def finite(value: object, what: str) -> float:
     """Raises Unusable."""
-    found = number(value)
+    found = read_finite_or_nan(value)
     if found is None or not abs(found) < 1e11:
         raise Unusable(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
     return found
 
 
-def seconds(value: object, what: str) -> float:
+def read_duration(value: object, what: str) -> float:
     """A duration. Raises Unusable."""
     if not 0 <= (found := finite(value, what)) <= MAX_S:
         raise Unusable(f"its {what} is {found:g} s")
     return found
 
 
-def count(value: object) -> int | None:
+def read_token_count(value: object) -> int | None:
     """Of tokens; None where it is no whole number from 0 on."""
-    found = number(value)
+    found = read_finite_or_nan(value)
     return None if found is None or not 0 <= found <= 2**53 else round(found)
 
 
@@ -81,17 +81,17 @@ def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) ->
     or more than any answer has, are no stamps: then there are the first and the last."""
     at = [first_s] if len(gaps_s) < MOST_CHUNKS else []
     for gap in gaps_s if at else ():
-        value = number(gap)
+        value = read_finite_or_nan(gap)
         if value is None or not 0 <= value <= MAX_S:
             at = []
             break
         at.append(at[-1] + value)
     if at and (latency_s is None or abs(at[-1] - latency_s) <= max(OFF_S, 0.01 * latency_s)):
         return tuple(round(s * 1e6) for s in at), True
-    return ends(first_s, first_s if latency_s is None else latency_s)
+    return first_and_last_chunk_us(first_s, first_s if latency_s is None else latency_s)
 
 
-def ends(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
+def first_and_last_chunk_us(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
     """As ``chunks``, where only these two are known. Of an answer of one chunk they are one."""
     if not 0 <= first_s <= last_s <= MAX_S:
         raise Unusable("its end is before its first token, or months after")
@@ -123,14 +123,14 @@ def record(
         **more,
     )
     try:
-        return parse_line(line(made))  # bounds of all numbers
+        return parse_record_line(format_record_line(made))  # bounds of all numbers
     except (ValueError, OverflowError) as error:
         raise Unusable(str(error)[:200]) from None
 
 
 def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]:
     """The fields of a failure, by its HTTP status or its words; empty for none."""
-    status = count(code)
+    status = read_token_count(code)
     status = status if status is not None and 100 <= status <= 599 else None
     if cancelled:
         return {"outcome": CANCELLED, "status": status}
@@ -146,10 +146,10 @@ def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]
     }
 
 
-def tokens(read: object, written: object, by: str) -> dict[str, Any]:
+def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
     """Input and output tokens of a record; ``by``: who counted the output."""
-    out = count(written)
-    return {"input_tokens": count(read), "output_tokens": out, "tokens_from": "" if out is None else by}
+    out = read_token_count(written)
+    return {"input_tokens": read_token_count(read), "output_tokens": out, "tokens_from": "" if out is None else by}
 
 
 def lacking(records: Iterable[Record], *more: str) -> tuple[str, ...]:

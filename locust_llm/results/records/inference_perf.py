@@ -11,24 +11,27 @@ import msgspec
 from locust_llm.core.record import Record
 from locust_llm.core.storage import MAX_JSON_BYTES
 from locust_llm.files import read_regular
-from locust_llm.results.formats.fields import Document, at, number, text, whole
+from locust_llm.results.formats.fields import Document, nested_value, read_finite_or_nan, read_text, whole
 
-from .imported import NO_DATE, Imported, Unusable, count, finite, lacking, outcome, record, tokens
+from .imported import NO_DATE, Imported, Unusable, finite, lacking, outcome, read_token_count, record, token_fields
 
 FILE: Final = "per_request_lifecycle_metrics.json"
 STAGE: Final = "stage_0_lifecycle_metrics.json"
 
 
 def is_one(document: object) -> bool:
-    return at(document, 0, "info", "response_metrics") is not None or (
-        at(document, 0, "start_time") is not None and at(document, 0, "end_time") is not None
+    return nested_value(document, 0, "info", "response_metrics") is not None or (
+        nested_value(document, 0, "start_time") is not None and nested_value(document, 0, "end_time") is not None
     )
 
 
 def read(document: Sequence[object], path: Path) -> list[Imported]:
     """Of several stages only the first has its load beside it, so they have none."""
     found, unread = list[Record](), list[str]()
-    ended_s = max((end for one in document if (end := number(at(one, "end_time"))) and abs(end) < 1e11), default=0.0)
+    ended_s = max(
+        (end for one in document if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11),
+        default=0.0,
+    )
     base_s = path.stat().st_mtime - ended_s
     for place, one in enumerate(document, 1):
         try:
@@ -36,16 +39,18 @@ def read(document: Sequence[object], path: Path) -> list[Imported]:
         except Unusable as error:
             unread.append(f"request {place}: {error}")
     stage = {} if path.with_name("stage_1_lifecycle_metrics.json").exists() else _stage(path.with_name(STAGE))
-    load = at(stage, "load_summary")
-    places = whole(at(load, "concurrency"))
-    asked = (whole(at(stage, "successes", "count")) or 0) + (whole(at(stage, "failures", "count")) or 0)
+    load = nested_value(stage, "load_summary")
+    places = whole(nested_value(load, "concurrency"))
+    asked = (whole(nested_value(stage, "successes", "count")) or 0) + (
+        whole(nested_value(stage, "failures", "count")) or 0
+    )
     return [
         Imported(
             tool="inference-perf",
             model=_model(document),
             records=tuple(found),
             users=places,
-            rate_per_s=None if places else number(at(load, "requested_rate")),
+            rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             asked=asked or None,
             unread=tuple(unread),
             lacks=lacking(found, NO_DATE),
@@ -64,35 +69,40 @@ def _stage(path: Path) -> Document:
 def _model(document: Sequence[object]) -> str:
     """As the first request asked for it."""
     try:
-        return text(at(msgspec.json.decode(str(at(document, 0, "request")).encode()), "model"))
+        return read_text(nested_value(msgspec.json.decode(str(nested_value(document, 0, "request")).encode()), "model"))
     except (ValueError, RecursionError):
-        words = str(at(document, 0, "request"))
+        words = str(nested_value(document, 0, "request"))
         return words.partition('"model": "')[2].partition('"')[0][:200]  # a cut one
 
 
 def _record(one: object, place: int, base_s: float) -> Record:
     """One chunk may hold several tokens: they have one time."""
-    sent_s, closed_s = finite(at(one, "start_time"), "start"), finite(at(one, "end_time"), "end")
-    error = at(one, "error")
-    words = text(error) or text(at(error, "error_msg")) or text(at(error, "error_type")) or ("failed" if error else "")
-    answer = at(one, "info", "response_metrics")
-    used = count(at(answer, "server_usage", "completion_tokens"))
-    read = count(at(answer, "server_usage", "prompt_tokens"))
-    fields: dict[str, Any] = tokens(
-        at(one, "info", "input_tokens") if read is None else read,
-        at(answer, "output_tokens") if used is None else used,
+    sent_s, closed_s = finite(nested_value(one, "start_time"), "start"), finite(nested_value(one, "end_time"), "end")
+    error = nested_value(one, "error")
+    words = (
+        read_text(error)
+        or read_text(nested_value(error, "error_msg"))
+        or read_text(nested_value(error, "error_type"))
+        or ("failed" if error else "")
+    )
+    answer = nested_value(one, "info", "response_metrics")
+    used = read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
+    read = read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
+    fields: dict[str, Any] = token_fields(
+        nested_value(one, "info", "input_tokens") if read is None else read,
+        nested_value(answer, "output_tokens") if used is None else used,
         "tokenizer" if used is None else "usage",
     )
-    times = at(answer, "output_token_times") or at(answer, "chunk_times")
+    times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
     return record(
         id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s, closed_s=closed_s,
-        cached_tokens=count(at(answer, "server_usage", "prompt_tokens_details", "cached_tokens")),
+        cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details", "cached_tokens")),
         stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields, **outcome(None, words),
     )  # fmt: skip
 
 
 def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
-    at_s = [number(one) for one in times]
+    at_s = [read_finite_or_nan(one) for one in times]
     if any(one is None or not math.isfinite(one) or abs(one - sent_s) > 1e7 for one in at_s):
         raise Unusable("the time of a token is no number")
     us = [round((one - sent_s) * 1e6) for one in dict.fromkeys(at_s) if one is not None]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from locust_llm.results.formats import known as figures
 from locust_llm.results.formats.contents import Documents, contents, decode_documents, results_of
-from locust_llm.results.formats.fields import at
+from locust_llm.results.formats.fields import nested_value
 
 from . import aiperf, evalscope, guidellm, inference_perf, vllm_bench
 from .imported import Imported, Unusable
@@ -22,7 +22,7 @@ MAX_FILES: Final = 50
 KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf, evalscope"
 
 
-def read(path: Path) -> list[Imported]:
+def read_imported_runs(path: Path) -> list[Imported]:
     """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one sentence."""
     if path.is_dir():
         return _of_folder(path)
@@ -65,14 +65,14 @@ def _loads(document: object, path: Path) -> list[Imported]:
                 return _used(reader.read(document, path))
     except Unusable as error:
         raise Unusable(f"{error}; {ELSE}") from None
-    if at(document, "individual_request_metrics") is not None:
+    if nested_value(document, "individual_request_metrics") is not None:
         raise Unusable(f"genai-bench keeps no start time of a request, so nothing over time can be known; {ELSE}")
     raise Unusable(_without_requests(path))
 
 
 def _without_requests(path: Path) -> str:
     try:
-        tool = figures.read(path)[0].title
+        tool = figures.read_figures(path)[0].title
     except (OSError, figures.UnknownFormat) as error:
         return f"{error}; import takes {KNOWN}"
     return f"it has the figures of {tool}, and no requests; {ELSE}"
@@ -92,7 +92,7 @@ def _of_folder(folder: Path) -> list[Imported]:
     found, refused = list[list[Imported]](), list[str]()
     for file in files:
         try:
-            found.append(read(file))
+            found.append(read_imported_runs(file))
         except Unusable as error:
             refused.append(str(error))
     if len(found) > 1:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.core.record import Record
-from locust_llm.results.formats.fields import Document, number, text, whole
+from locust_llm.results.formats.fields import Document, read_finite_or_nan, read_text, whole
 
-from .imported import NO_DATE, Imported, Unusable, chunks, finite, lacking, outcome, record, seconds, tokens
+from .imported import NO_DATE, Imported, Unusable, chunks, finite, lacking, outcome, read_duration, record, token_fields
 
 LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "errors")
 
@@ -26,14 +26,14 @@ def read(document: Document, path: Path) -> list[Imported]:
         raise Unusable("it has no list of its requests (vllm bench serve writes one with --save-detailed)")
     if not isinstance(lists["start_times"], list):
         raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
-    rate, burstiness = number(document.get("request_rate")), number(document.get("burstiness"))
+    rate, burstiness = read_finite_or_nan(document.get("request_rate")), read_finite_or_nan(document.get("burstiness"))
     open_loop = rate is not None and 0 < rate < float("inf")
-    found, unread = _records(lists, text(document.get("date")), path)
+    found, unread = _records(lists, read_text(document.get("date")), path)
     asked = (whole(document.get("completed")) or 0) + (whole(document.get("failed")) or 0)
     return [
         Imported(
             tool="vllm bench",
-            model=text(document.get("model_id")),
+            model=read_text(document.get("model_id")),
             records=tuple(found),
             users=whole(document.get("max_concurrency")),
             rate_per_s=rate if open_loop else None,
@@ -48,7 +48,9 @@ def read(document: Document, path: Path) -> list[Imported]:
 
 def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
     found, unread = list[Record](), list[str]()
-    starts = [value for one in lists["start_times"] if (value := number(one)) is not None and abs(value) < 1e11]
+    starts = [
+        value for one in lists["start_times"] if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
+    ]
     ended_s = max(starts, default=0.0)
     base_s = _unix(date, path) - ended_s
     for place in range(len(lists["start_times"])):
@@ -76,11 +78,11 @@ def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
     words = one["errors"] if isinstance(one["errors"], str) else ""
     failure = outcome(None, words)
     fields = {"id": f"request-{place}", "worker": "vllm bench", "base_s": base_s, "sent_s": sent_s, **failure}
-    fields |= tokens(one["input_lens"], one["output_lens"] if not failure else None, "usage")
-    latency = None if one["latencies"] is None else seconds(one["latencies"], "latency")
+    fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
+    latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
     if failure:
         return record(**fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True)
     if not isinstance(one["itls"], list):
         raise Unusable("its list of gaps is missing")
-    stamps, complete = chunks(seconds(one["ttfts"], "TTFT"), one["itls"], latency)
+    stamps, complete = chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
     return record(**fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete)

@@ -5,7 +5,13 @@ import ssl
 from argparse import Namespace
 from typing import Final
 
-from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY, authorities, own_certificate, tls
+from locust_llm.client.requests_bridge import (
+    CLIENT_CERT,
+    CLIENT_KEY,
+    find_client_certificate,
+    find_trusted_certificates,
+    make_tls_context,
+)
 from locust_llm.files import read_regular
 
 MAX_BYTES: Final = 1 << 24
@@ -20,14 +26,14 @@ def use_certificates(options: Namespace | None) -> None:
     for variable, name in flags.items():
         if path := getattr(options, name, None):
             os.environ[variable] = path
-    ca, own = authorities(), own_certificate()
+    ca, own = find_trusted_certificates(), find_client_certificate()
     if not os.path.exists(ca):
         raise ValueError(f"there is no file {ca} (of --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     if own is None and os.environ.get(CLIENT_KEY):
         raise ValueError("--client-key is of the certificate that --client-cert names: give that too")
     try:
         _require_small(ca)
-        tls(ca, None)
+        make_tls_context(ca, None)
     except (OSError, ValueError) as error:
         raise ValueError(f"{ca} holds no certificates to trust: {_why(error)}") from None
     if own is None:
@@ -35,7 +41,7 @@ def use_certificates(options: Namespace | None) -> None:
     try:
         for path in (own,) if isinstance(own, str) else own:
             _require_small(path)
-        tls(ca, own)
+        make_tls_context(ca, own)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"--client-cert and --client-key: {_why(error)}; both are PEM files, and the key is not encrypted"

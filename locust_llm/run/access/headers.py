@@ -5,12 +5,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Final
 
-from locust_llm.core.arms import changes
-from locust_llm.load.mix import headers_of
-from locust_llm.load.user_file import small_text
+from locust_llm.core.arms import parse_candidate_changes
+from locust_llm.load.mix import parse_tenant_headers
+from locust_llm.load.user_file import read_small_text
 from locust_llm.protocols.known import PROTOCOLS
 
-from .key_command import FLAG, KeyCommand, key_command
+from .key_command import FLAG, KeyCommand, get_key_command
 from .key_command import HEADER_VALUE as HEADER_VALUE
 
 EXPIRED: Final = 401
@@ -61,7 +61,7 @@ class KeyHeaders(Mapping[str, str]):
         return next((key for text in texts if (key := text.removeprefix(BEARER)) in self.command.keys), "")
 
 
-def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
+def read_request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
     """The headers of every request, the key among them. ``protocol``: another than that of the options.
 
     Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that no header can carry.
@@ -70,59 +70,61 @@ def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[st
         return {}
     protocol = protocol or getattr(options, "endpoint_type", "")
     own = PROTOCOLS.get(protocol, PROTOCOLS["chat"])
-    given = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in headers_given(options))}
-    if (command := command_of(options)) is not None:
+    given = {
+        name.strip(): value.strip() for name, _, value in (one.partition(":") for one in read_given_headers(options))
+    }
+    if (command := find_key_command(options)) is not None:
         return KeyHeaders(command, lambda key: {**own.headers(key), **given})
-    key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    key = read_small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
     if not HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError(NO_LINE)
     return {**own.headers(key.strip()), **given}
 
 
-def headers_at_start(options: Namespace | None) -> Mapping[str, str]:
+def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
     """Of a run that begins: with a new key, where a command prints it. Raises as ``request_headers``."""
-    headers = request_headers(options)
+    headers = read_request_headers(options)
     if isinstance(headers, KeyHeaders):
         headers.command.begin()
     return headers
 
 
-def command_of(options: Namespace) -> KeyCommand | None:
+def find_key_command(options: Namespace) -> KeyCommand | None:
     """None: the key comes from elsewhere. Raises ValueError of one sentence."""
     text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)
     if not text:
         return None
     if options.api_key_file:
         raise ValueError(f"{FLAG} and --api-key-file exclude each other: give one of them")
-    return key_command(text, lifetime_s)
+    return get_key_command(text, lifetime_s)
 
 
-def headers_given(options: Namespace) -> list[str]:
+def read_given_headers(options: Namespace) -> list[str]:
     """Of the environment, which no list of processes shows, and of the flag."""
     return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
 
 
-def changes_given(options: Namespace) -> list[str]:
+def read_given_candidate_headers(options: Namespace) -> list[str]:
     """In what the candidate differs: of the environment and of the flag."""
     lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
     return [*filter(None, map(str.strip, lines)), *options.candidate_set]
 
 
-def candidate_headers(options: Namespace | None) -> dict[str, str]:
+def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
     """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
     if options is None or not hasattr(options, "candidate_set"):
         return {}
-    return changes(changes_given(options)).headers
+    return parse_candidate_changes(read_given_candidate_headers(options)).headers
 
 
-def tenant_headers_given(options: Namespace) -> list[str]:
+def read_given_tenant_headers(options: Namespace) -> list[str]:
     """Of the environment and of the flag."""
     lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
     return [*filter(None, map(str.strip, lines)), *options.tenant_header]
 
 
-def tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
+def read_tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
     """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
     if options is None or not hasattr(options, "tenant_header"):
         return {}
-    return headers_of(tenant_headers_given(options))
+    return parse_tenant_headers(read_given_tenant_headers(options))

@@ -22,7 +22,7 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 from gevent.os import make_nonblocking, nb_read
 
-from locust_llm.core.foreign_text import Secrets, shown
+from locust_llm.core.foreign_text import Secrets, sanitise_text
 
 logger = logging.getLogger("locust_llm")
 
@@ -55,7 +55,7 @@ class KeyCommand:
     ) -> None:
         """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic seconds."""
         self._words, self._lifetime_s = words, lifetime_s
-        self._run, self._clock, self._spawn = run or printed, clock, spawn
+        self._run, self._clock, self._spawn = run or capture_program_output, clock, spawn
         self._key = ""
         self.keys: set[str] = set()
         """All that there were: none of them may be shown."""
@@ -130,7 +130,7 @@ class KeyCommand:
 
 
 @cache
-def key_command(text: str, lifetime_s: float | None) -> KeyCommand:
+def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
     """That of this process. Raises KeyFailed."""
     try:
         words = shlex.split(text)
@@ -141,7 +141,7 @@ def key_command(text: str, lifetime_s: float | None) -> KeyCommand:
     return KeyCommand(words, lifetime_s)
 
 
-def printed(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
+def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
     """What a program prints, without a shell; other greenlets run meanwhile. Raises KeyFailed.
 
     By posix_spawn(3): a fork of a process with many pages takes its event loop some 10 ms.
@@ -168,7 +168,7 @@ def printed(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
 
 def _failure(status: int, errors: bytes, printed: str) -> str:
     last = (errors.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
-    said = shown(last, Secrets(printed.split()), most=ERROR_BYTES)
+    said = sanitise_text(last, Secrets(printed.split()), most=ERROR_BYTES)
     return f"{FLAG} ended with status {status}{f': {said}' if said else ''}"
 
 

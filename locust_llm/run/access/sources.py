@@ -8,8 +8,15 @@ from ipaddress import ip_address, ip_network
 from itertools import islice
 from typing import Final
 
-from locust_llm.client.requests_bridge import near
-from locust_llm.client.route.source import VERSIONS, Sources, family_of, leave_from, use, used
+from locust_llm.client.requests_bridge import first_hop_address
+from locust_llm.client.route.source import (
+    VERSIONS,
+    SourceAddresses,
+    address_family,
+    bind_source_address,
+    current_source_addresses,
+    set_source_addresses,
+)
 from locust_llm.core.settings import Settings
 
 VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"
@@ -18,18 +25,18 @@ MOST: Final = 1024
 LEAVES_FROM: Final = "connections leave from {} in turn (--source-ip)"
 
 
-def use_sources(options: Namespace) -> None:
+def use_source_options(options: Namespace) -> None:
     """Those of the flag and of the environment, for this process and those that it forks. Raises ValueError of one
     sentence."""
-    use(None)
+    set_source_addresses(None)
     given = [*os.environ.get(VARIABLE, "").splitlines(), *options.source_ip]
-    if addresses := addresses_of(given):
+    if addresses := parse_source_addresses(given):
         for address in addresses:
             _try_out(address)
-        use(Sources(addresses))
+        set_source_addresses(SourceAddresses(addresses))
 
 
-def addresses_of(texts: Iterable[str]) -> tuple[str, ...]:
+def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     """Each once, in their order: of addresses and networks with commas between. Raises ValueError of one sentence."""
     parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
     try:
@@ -51,8 +58,8 @@ def _hosts(part: str) -> Iterator[str]:
 
 def _try_out(address: str) -> None:
     try:
-        with socket.socket(family_of(address), socket.SOCK_STREAM) as sock:
-            leave_from(sock, address)
+        with socket.socket(address_family(address), socket.SOCK_STREAM) as sock:
+            bind_source_address(sock, address)
     except OSError as error:
         raise ValueError(
             f"--source-ip {address} is no address of this machine ({error.strerror}): those that it has are shown by ip "
@@ -60,9 +67,9 @@ def _try_out(address: str) -> None:
         ) from None
 
 
-def leaving() -> str:
+def note_source_addresses() -> str:
     """The note on where the connections of a run leave from; empty: the kernel chooses."""
-    sources = used()
+    sources = current_source_addresses()
     if sources is None:
         return ""
     few = sources.addresses if len(sources.addresses) <= 4 else (*sources.addresses[:2], "...", sources.addresses[-1])
@@ -70,16 +77,16 @@ def leaving() -> str:
     return LEAVES_FROM.format(more + ", ".join(few))
 
 
-def ways(s: Settings) -> int:
+def count_source_addresses(s: Settings) -> int:
     """From how many source addresses each server of a run, or its proxy, is reached; 1: the kernel chooses one. Raises
     ValueError of one sentence: one of them does not lead there."""
-    sources = used()
+    sources = current_source_addresses()
     if sources is None:
         return 1
-    return min(_ways(sources, *near(address)) for address in filter(None, (*s.addresses, s.candidate)))
+    return min(_ways(sources, *first_hop_address(address)) for address in filter(None, (*s.addresses, s.candidate)))
 
 
-def _ways(sources: Sources, host: str, port: int) -> int:
+def _ways(sources: SourceAddresses, host: str, port: int) -> int:
     """To the first of its addresses that has any, as connections do."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -100,7 +107,7 @@ def _no_way(family: int, source: str, address: tuple[object, ...]) -> str:
     """Why not, as the kernel says of a datagram socket, which sends nothing to connect."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            leave_from(sock, source)
+            bind_source_address(sock, source)
             sock.connect(address)
     except OSError as error:
         return f"--source-ip {source} does not lead to {address[0]}: {error.strerror}"

@@ -15,35 +15,43 @@ from gevent.event import Event
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
-from locust_llm.client.api import length_fields
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.api import make_length_fields
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.fetch import PROBE_HEADER
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import authorities, head, target
-from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
+from locust_llm.core.foreign_text import collect_secrets, sanitise_text
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.validation import mistakes
+from locust_llm.core.validation import validate_settings
 from locust_llm.exit_status import ENDING_SIGNALS, fail
-from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.probe.canary import Round, observed
-from locust_llm.probe.prices import token_price_s
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.load.prompts import PromptLengthModel, Prompts
+from locust_llm.probe.canary import CanaryRound, measure_round
+from locust_llm.probe.prices import prefill_cost_per_token_s
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.run.access.certificates import use_certificates
-from locust_llm.run.access.headers import KeyHeaders, headers_at_start
-from locust_llm.run.access.proxies import passed
-from locust_llm.run.access.sources import use_sources
-from locust_llm.run.address import add_host, base_url, given_host, metrics_port, not_opened, replica_urls, url_of
-from locust_llm.run.console import write
-from locust_llm.run.discovery import LINE_BYTES, WAIT_ADVICE, DiscoveryFailed, discover, form_of
-from locust_llm.run.flags import add_access, unknown_options
-from locust_llm.run.refusals import without_page
+from locust_llm.run.access.headers import KeyHeaders, read_headers_at_start
+from locust_llm.run.access.proxies import list_passed_proxies
+from locust_llm.run.access.sources import use_source_options
+from locust_llm.run.address import (
+    add_host_option,
+    choose_given_host,
+    explain_unopened_port,
+    join_server_url,
+    normalise_base_url,
+    parse_metrics_port,
+    split_replica_urls,
+)
+from locust_llm.run.console import write_console
+from locust_llm.run.discovery import LINE_BYTES, WAIT_ADVICE, DiscoveryFailed, discover_server, find_request_form
+from locust_llm.run.flags import add_access_options, unknown_options
+from locust_llm.run.refusals import strip_web_page
 from locust_llm.run.request_form import REFUSED, RequestForm
-from locust_llm.run.signals import leave
+from locust_llm.run.signals import leave_process
 
-from .counters import ServerCounters, others_between
-from .watch import Plan, Session
+from .counters import ServerCounters, found_other_requests
+from .watch import CanaryPlan, CanarySession
 
 INPUT_TOKENS: Final = 48
 """Room for a number of its own, so that no cache knows it."""
@@ -59,7 +67,7 @@ class Canary:
         self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
         self._line, self._gate = UserConnection(), Gate()
         lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
-        self._prompts = Prompts(Lengths(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
+        self._prompts = Prompts(PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
         self._form: RequestForm | None = None
         """As the server takes requests; None: that of the settings, as it has refused none."""
         self._metrics = ServerCounters(settings, headers)
@@ -68,7 +76,7 @@ class Canary:
         self._forced: bool | None = None
         """The server keeps outputs at their length where it is asked to; None: not asked yet."""
 
-    def ask(self) -> Round:
+    def ask(self) -> CanaryRound:
         at, record = time.time(), self._exchange(self._forced or False)
         if record.outcome == OK and self._forced is None and (record.output_tokens or 0) < self._tokens:
             self._forced = True  # from the next round on
@@ -79,40 +87,41 @@ class Canary:
             self._find_form()
             at, record = time.time(), self._exchange(False)
         if record.outcome != OK:
-            secrets = secrets_of(self._headers, self._headers)  # of now: a key may have followed on another
-            return Round(
-                at=at, error=shown(f"{record.outcome}: {without_page(record.error)}", secrets, most=LINE_BYTES)
+            secrets = collect_secrets(self._headers, self._headers)  # of now: a key may have followed on another
+            return CanaryRound(
+                at=at,
+                error=sanitise_text(f"{record.outcome}: {strip_web_page(record.error)}", secrets, most=LINE_BYTES),
             )
         if not record.chunk_us:
-            return Round(at=at, error="the answer came in one piece: there are no gaps")
-        found = observed(at, [us / 1e6 for us in record.chunk_us])
+            return CanaryRound(at=at, error="the answer came in one piece: there are no gaps")
+        found = measure_round(at, [us / 1e6 for us in record.chunk_us])
         return replace(found, input_tokens=record.input_tokens, others=self._others)
 
     def _find_form(self) -> None:
         s, until = self._settings, time.monotonic() + TIMEOUT_S
-        verify = False if s.insecure else authorities()
-        self._form, _, notes = form_of(s, self._headers, self._model, until, verify=verify)
+        verify = False if s.insecure else find_trusted_certificates()
+        self._form, _, notes = find_request_form(s, self._headers, self._model, until, verify=verify)
         for note in notes:
-            write(f"{shown(note, most=LINE_BYTES)}\n")
+            write_console(f"{sanitise_text(note, most=LINE_BYTES)}\n")
 
     def _exchange(self, forced: bool) -> Record:
         s = self._settings
-        more: dict[str, Any] = length_fields(("ignore_eos",), self._tokens) if forced else {}
+        more: dict[str, Any] = make_length_fields(("ignore_eos",), self._tokens) if forced else {}
         text = self._prompts.draw().text
-        data = request_body(
+        data = encode_request_body(
             s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
             **(self._form or RequestForm()).fields(s), **more,
         )  # fmt: skip
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
-        prepared = requests.Request("POST", url_of(s.host, s.endpoint), data=data, headers=own).prepare()
-        where = target(prepared.url or "", False if s.insecure else authorities(), None)
+        prepared = requests.Request("POST", join_server_url(s.host, s.endpoint), data=data, headers=own).prepare()
+        where = make_target(prepared.url or "", False if s.insecure else find_trusted_certificates(), None)
         request = Request(
-            target=where, data=head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
+            target=where, data=format_request_head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
             kind=s.endpoint_type,
         )  # fmt: skip
         before = self._metrics.read()
-        record = exchange(self._line, self._gate, request, 0.0)
-        self._others = others_between(before, self._metrics.read(), record.input_tokens)
+        record = exchange_request(self._line, self._gate, request, 0.0)
+        self._others = found_other_requests(before, self._metrics.read(), record.input_tokens)
         if isinstance(keys := self._headers, KeyHeaders) and keys.expired(prepared.headers, record.status):
             return self._exchange(forced) if keys.another(prepared.headers) else record
         return record
@@ -122,32 +131,36 @@ class Canary:
         self._metrics.close()
 
 
-def command(words: list[str]) -> int:
+def run_canary(words: list[str]) -> int:
     parser = _parser()
     if refusal := unknown_options(words, parser._option_string_actions):
         return fail(refusal)
     options = parser.parse_args(words)
     try:
-        options.host = given_host(options.address, options.host)
+        options.host = choose_given_host(options.address, options.host)
         use_certificates(options)
-        use_sources(options)
-        settings, headers, plan = _settings(options), headers_at_start(options), _plan(options)
-        refusal = next(mistakes(settings), "")
-        if replica_urls(options.host):
+        use_source_options(options)
+        settings, headers, plan = _settings(options), read_headers_at_start(options), _plan(options)
+        refusal = next(validate_settings(settings), "")
+        if split_replica_urls(options.host):
             refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"
-        found = None if refusal else discover(settings, headers, verify=False if settings.insecure else authorities())
+        found = (
+            None
+            if refusal
+            else discover_server(settings, headers, verify=False if settings.insecure else find_trusted_certificates())
+        )
         folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
         if found is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        session = Session(plan, folder, write)
+        session = CanarySession(plan, folder, write_console)
         if found is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
         refusal, found = str(error).removesuffix(WAIT_ADVICE), None
     if refusal or found is None:
         return fail(refusal)
-    through = f" through the proxy {proxy}" if (proxy := passed(settings)) else ""
-    write(f"canary on {settings.host}{through}: {plan.promise}\n")
+    through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""
+    write_console(f"canary on {settings.host}{through}: {plan.promise}\n")
     canary = Canary(settings, headers, found.model, plan.output_tokens)
     stop = Event()
     for number in ENDING_SIGNALS:
@@ -161,22 +174,22 @@ def command(words: list[str]) -> int:
 def _pressed(stop: Event, number: int) -> None:
     """The first signal ends it behind this round, the next one at once."""
     if stop.is_set():
-        leave(128 + number)
+        leave_process(128 + number)
     stop.set()
 
 
-def _serve(session: Session, where: str) -> None:
+def _serve(session: CanarySession, where: str) -> None:
     """Raises OSError, ValueError."""
-    address, port = metrics_port(where)
+    address, port = parse_metrics_port(where)
     registry = CollectorRegistry()
     registry.register(session)
     try:
         start_http_server(port, address, registry)
     except OSError as error:
-        raise ValueError(not_opened(where, error)) from None
+        raise ValueError(explain_unopened_port(where, error)) from None
 
 
-def seconds(text: str) -> float:
+def parse_canary_duration(text: str) -> float:
     """``20s``, ``5m``, ``1h``, ``20``: from a second to a month."""
     unit = text[-1:] if text[-1:] in UNITS else ""
     try:
@@ -195,16 +208,16 @@ def _tokens(text: str) -> int:
     return value
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> CanaryPlan:
     """Raises ValueError."""
     token_s = None if options.token_price is None else options.token_price / 1e6
     if options.probe is not None:
         if token_s is not None:
             raise ValueError("--token-price and --probe exclude each other: give one of them")
-        token_s = token_price_s(options.probe)
+        token_s = prefill_cost_per_token_s(options.probe)
     if token_s is not None and not token_s > 0:
         raise ValueError(f"--token-price must be above 0, got {options.token_price:g}")
-    return Plan(
+    return CanaryPlan(
         every_s=options.every, for_s=options.for_s, window_s=options.window, output_tokens=options.output_tokens,
         input_tokens=INPUT_TOKENS, token_s=token_s,
     )  # fmt: skip
@@ -214,7 +227,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError."""
     path = options.endpoint or PROTOCOLS[options.endpoint_type].path
     return Settings(
-        host=base_url(options.host), model=options.model, insecure=options.insecure, probe=False, users=1,
+        host=normalise_base_url(options.host), model=options.model, insecure=options.insecure, probe=False, users=1,
         endpoint_type=options.endpoint_type, endpoint="/" + path.lstrip("/"), max_tokens_field=options.max_tokens_field,
         synthetic_input_tokens_mean=INPUT_TOKENS, output_tokens_mean=options.output_tokens,
     )  # fmt: skip
@@ -228,12 +241,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: locust-llm canary localhost:8000 --for 8h",
     )
     add = parser.add_argument
-    add_host(parser)
-    add("--every", type=seconds, default=20.0, metavar="TIME", help="from one stream to the next (default: 20s)")
-    add("--for", dest="for_s", type=seconds, default=3600.0, metavar="TIME", help="how long to watch (default: 1h)")
+    add_host_option(parser)
+    add(
+        "--every",
+        type=parse_canary_duration,
+        default=20.0,
+        metavar="TIME",
+        help="from one stream to the next (default: 20s)",
+    )
+    add(
+        "--for",
+        dest="for_s",
+        type=parse_canary_duration,
+        default=3600.0,
+        metavar="TIME",
+        help="how long to watch (default: 1h)",
+    )
     add(
         "--window",
-        type=seconds,
+        type=parse_canary_duration,
         default=300.0,
         metavar="TIME",
         help="stretch of time that a line sums up (default: 5m)",
@@ -260,5 +286,5 @@ def _parser() -> argparse.ArgumentParser:
         default="max_tokens",
         help="field of the body that limits the answer (default: %(default)s)",
     )
-    add_access(parser)
+    add_access_options(parser)
     return parser

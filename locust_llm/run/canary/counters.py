@@ -6,10 +6,10 @@ from typing import Final
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import OK, FetchFailed, fetch
-from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, grown, read
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, counter_increase, read_engine_samples
 from locust_llm.core.settings import Settings
-from locust_llm.run.address import url_of
+from locust_llm.run.address import join_server_url
 
 TIMEOUT_S: Final = 2.0
 """For a whole page."""
@@ -38,29 +38,31 @@ class ServerCounters:
     def _read(self, path: str) -> EngineSample | None:
         """Raises FetchFailed."""
         s, at = self._settings, time.time()
-        verify = False if s.insecure else authorities()
-        url = url_of(s.host, path)
+        verify = False if s.insecure else find_trusted_certificates()
+        url = join_server_url(s.host, path)
         answer = fetch("GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S)
         if answer.status != OK:
             return None
-        samples = read([answer.body.decode("utf-8", "replace")], at)
+        samples = read_engine_samples([answer.body.decode("utf-8", "replace")], at)
         return next((sample for sample in samples if sample.engine != DCGM), None)
 
     def close(self) -> None:
         self._line.close()
 
 
-def others_between(before: EngineSample | None, after: EngineSample | None, own_tokens: int | None) -> bool | None:
+def found_other_requests(
+    before: EngineSample | None, after: EngineSample | None, own_tokens: int | None
+) -> bool | None:
     """The counters grew by more than one request of ``own_tokens``, or somebody was there before it. None: the server
     counts neither requests nor prompt tokens."""
     if before is None or after is None:
         return None
     if before.running or before.waiting:
         return True
-    first_tokens = grown([before, after], "ttft_count")
+    first_tokens = counter_increase([before, after], "ttft_count")
     if first_tokens is not None:
         return first_tokens > 1
-    prompt_tokens = grown([before, after], "cache_queries")
+    prompt_tokens = counter_increase([before, after], "cache_queries")
     if prompt_tokens is None or own_tokens is None:
         return None
     return prompt_tokens > own_tokens

@@ -12,10 +12,10 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from locust_llm.core.text import duration, many
+from locust_llm.core.text import format_count, format_duration
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import open_to_append
-from locust_llm.probe.canary import MIN_GAPS, Load, Round, calm_seen, load
+from locust_llm.probe.canary import MIN_GAPS, BackgroundLoad, CanaryRound, estimate_background_load, has_calm_rounds
 
 FILE: Final = "canary.jsonl"
 PREFIX: Final = "locust_llm_canary_"
@@ -26,7 +26,7 @@ def _about(tokens: float) -> str:
     return f"{float(f'{tokens:.2g}'):,.0f}"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float
     for_s: float
     window_s: float
@@ -43,20 +43,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         an_hour, all_ = (math.ceil(seconds / self.every_s) for seconds in (3600, self.for_s))
         hourly = f" ({an_hour:,} an hour)" if all_ > an_hour else ""
         return (
-            f"at most {many(all_, 'request')}{hourly}, one at a time, each with a text of about {self.input_tokens} tokens, "
+            f"at most {format_count(all_, 'request')}{hourly}, one at a time, each with a text of about {self.input_tokens} tokens, "
             f"to which the server adds its template, and an answer of {self.output_tokens}"
         )
 
 
-class Session(Collector):
+class CanarySession(Collector):
     """All rounds so far. A collector of Prometheus."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], object]) -> None:
+    def __init__(self, plan: CanaryPlan, folder: Path, say: Callable[[str], object]) -> None:
         self.plan, self._folder, self._say = plan, folder, say
-        self.rounds: list[Round] = []
+        self.rounds: list[CanaryRound] = []
         self.failed = 0
 
-    def run(self, ask: Callable[[], Round], wait: Callable[[float], bool], now: Callable[[], float]) -> int:
+    def run(self, ask: Callable[[], CanaryRound], wait: Callable[[float], bool], now: Callable[[], float]) -> int:
         """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic clock."""
         began, stopped, number = now(), False, 0
         while not stopped and number * self.plan.every_s < self.plan.for_s:
@@ -71,7 +71,7 @@ class Session(Collector):
             else (ExitStatus.OK if answered else ExitStatus.INCOMPLETE)
         )
 
-    def add(self, one: Round) -> None:
+    def add(self, one: CanaryRound) -> None:
         self.rounds.append(one)
         self.failed += bool(one.error)
         try:
@@ -82,12 +82,12 @@ class Session(Collector):
         self._say(f"{time.strftime('%H:%M:%S', time.localtime(one.at))}  {self.line()}\n")
 
     @property
-    def now(self) -> Load | None:
+    def now(self) -> BackgroundLoad | None:
         """Of the last minutes."""
-        return load(self._recent, self.rounds)
+        return estimate_background_load(self._recent, self.rounds)
 
     @property
-    def _recent(self) -> list[Round]:
+    def _recent(self) -> list[CanaryRound]:
         last = self.rounds[-1].at if self.rounds else 0.0
         return [one for one in self.rounds if one.at > last - self.plan.window_s]
 
@@ -96,15 +96,15 @@ class Session(Collector):
         one = self.rounds[-1]
         if one.error:
             return f"no answer: {one.error}"
-        here = f"TTFT {duration(one.ttft_s)}, {many(one.gaps, 'gap')}"
+        here = f"TTFT {format_duration(one.ttft_s)}, {format_count(one.gaps, 'gap')}"
         if one.quiet_s is None:
             why = "too few to tell anything" if one.gaps < MIN_GAPS else "most chunks came together: no usual gap"
             return f"{here}: {why}"
-        here += f" of {duration(one.quiet_s)}, {many(one.stalls, 'stall')}"
+        here += f" of {format_duration(one.quiet_s)}, {format_count(one.stalls, 'stall')}"
         found = self.now
         return here if found is None else f"{here:52} | {self.of_others(found, self._recent)}"
 
-    def of_others(self, found: Load, some: Sequence[Round]) -> str:
+    def of_others(self, found: BackgroundLoad, some: Sequence[CanaryRound]) -> str:
         """What others cause, in words, or why nobody can say so. ``some``: the rounds of ``found``."""
         slower = f"usual gap {found.slower:.0%} above the lowest"
         counted = [one.others for one in some if one.quiet_s is not None]
@@ -118,7 +118,7 @@ class Session(Collector):
         if nobody:
             noise = "noise of the server or its machine"
             return f"nobody else by the server's counters: {noise} held the stream up {stalled}; {slower}"
-        if not any(counted) and not calm_seen(self.rounds):
+        if not any(counted) and not has_calm_rounds(self.rounds):
             either = "others' prefills or the server's own noise, no quiet time was seen yet to tell them apart"
             return f"stalls: {stalled} ({either}); {slower}"
         text = f"others: prefill {stalled}"
@@ -126,20 +126,20 @@ class Session(Collector):
             tokens, low, high = found.tokens_per_s(self.plan.token_s)
             reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
             text += f", {_about(tokens)} prompt tokens/s{reach}"
-        alone = load([one for one in some if one.others is False], self.rounds)
+        alone = estimate_background_load([one for one in some if one.others is False], self.rounds)
         if alone is not None:
-            text += f" ({alone.lost:.0%} in {many(alone.rounds, 'round')} without others, which is noise)"
+            text += f" ({alone.lost:.0%} in {format_count(alone.rounds, 'round')} without others, which is noise)"
         return f"{text}; {slower}"
 
     def summary(self) -> str:
         """Of all rounds."""
-        said = f"{many(len(self.rounds), 'round')}, {self.failed} without an answer, in {self._folder / FILE}"
+        said = f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in {self._folder / FILE}"
         counts = [one.input_tokens for one in self.rounds if one.input_tokens is not None]
         prompts = f", prompts of {median(counts):.0f} tokens by the server's count" if counts else ""
-        found = load(self.rounds, self.rounds)
+        found = estimate_background_load(self.rounds, self.rounds)
         if found is None:
             return f"{said}{prompts}. No round had enough gaps to tell what others do."
-        return f"{said}{prompts}.\nTTFT {duration(found.ttft_s)} (median); {self.of_others(found, self.rounds)}."
+        return f"{said}{prompts}.\nTTFT {format_duration(found.ttft_s)} (median); {self.of_others(found, self.rounds)}."
 
     def collect(self) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",))

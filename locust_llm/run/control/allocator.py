@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from gevent.event import Event
 
-from locust_llm.core.phases import PROFILING, WARMUP, Plan
+from locust_llm.core.phases import PROFILING, WARMUP, PhasePlan
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer
+from locust_llm.core.run import OpenLoopSchedule
 from locust_llm.core.settings import Settings
-from locust_llm.run.clock_sync import offset_s
+from locust_llm.run.clock_sync import measure_clock_offset_s
 from locust_llm.run.protocol import (
     Arrival,
     AskAgain,
@@ -18,18 +18,18 @@ from locust_llm.run.protocol import (
     SessionCounts,
     SessionsReturned,
 )
-from locust_llm.run.schedule import Due, reuse_of, schedule, sessions
+from locust_llm.run.schedule import DueArrival, list_phase_sessions, make_prefix_reuse, schedule_phase
 
 from .context import RunContext
 from .dispatcher import Dispatcher, SessionDispatcher
 from .users import UserPool
-from .worker_registry import Loss
+from .worker_registry import WorkerLoss
 
 
 class Allocator:
     def __init__(self, context: RunContext, users: UserPool) -> None:
         settings, workers = context.settings, context.workers
-        self.plan = Plan(
+        self.plan = PhasePlan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up,
             staged=settings.staged is not None,
         )  # fmt: skip
@@ -52,17 +52,17 @@ class Allocator:
         """Records of the profiling phase."""
         self._workers, self._users, self._send = workers, users, context.send
         self._store, self._time = context.store, context.time
-        self._reuse = reuse_of(settings, context.survey.server_flags)
+        self._reuse = make_prefix_reuse(settings, context.survey.server_flags)
         self._sessions = SessionDispatcher(
             context.send, lambda: len(workers.active()), self._sessions_over, context.store.add_note
         )
 
-    def begin(self, phase: str, s: Settings) -> Iterator[Due] | None:
+    def begin(self, phase: str, s: Settings) -> Iterator[DueArrival] | None:
         """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
         self.phase_over.clear()
         self.closed_at = None
-        items = sessions(s, phase, self._reuse)
-        dues = schedule(s, phase, (item for item in items or () if item is not None))
+        items = list_phase_sessions(s, phase, self._reuse)
+        dues = schedule_phase(s, phase, (item for item in items or () if item is not None))
         self.open = dues is not None
         self._sessions.begin(phase, items)
         self.paused = False
@@ -121,11 +121,13 @@ class Allocator:
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
-    def deal_out(self, dues: Iterator[Due], phase: str, lead_s: float, lasts_s: float | None) -> None:
+    def deal_out(self, dues: Iterator[DueArrival], phase: str, lead_s: float, lasts_s: float | None) -> None:
         """From the first arrival, in ``lead_s``, to the last. ``lasts_s``: when the schedule ends; None: with that one."""
         try:
             if self.closed_at is None:
-                self.dispatcher.deal_out(dues, phase, self._time.monotonic() + offset_s(), lead_s, lasts_s)
+                self.dispatcher.deal_out(
+                    dues, phase, self._time.monotonic() + measure_clock_offset_s(), lead_s, lasts_s
+                )
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
             self._store.add_note(f"WARNING: the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
@@ -147,11 +149,11 @@ class Allocator:
             count, span_s = self.dispatcher.due()
             self.due = (self._profiled if sent else count), span_s
 
-    def offer(self) -> Offer | None:
+    def offer(self) -> OpenLoopSchedule | None:
         """What the schedule asked for; None: a closed loop, or it is not over."""
         if self.due is None:
             return None
-        return Offer(
+        return OpenLoopSchedule(
             due=self.due[0],
             never_started=self.missed,
             duration_s=self.due[1],
@@ -190,7 +192,7 @@ class Allocator:
 
     # -- loss ----------------------------------------------------------------------------------------------------------
 
-    def lose(self, worker: str, loss: Loss) -> tuple[int, int]:
+    def lose(self, worker: str, loss: WorkerLoss) -> tuple[int, int]:
         """What a lost process had to send goes to the others. How many sessions ended with it, and how many of its arrivals
         are never sent."""
         self._users.update(worker, 0)

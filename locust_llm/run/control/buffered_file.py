@@ -85,7 +85,7 @@ class BufferedFile:
         return self._file < 0
 
 
-def left_over(spool: BufferedFile) -> str:
+def explain_unwritten_lines(spool: BufferedFile) -> str:
     """What to do about a spool that has not been written to its end, in a line; the rest is in another file then."""
     lines, folder = spool.waiting, shlex.quote(str(spool.path.parent))
     try:

@@ -14,10 +14,10 @@ import gevent
 
 from locust_llm.core.settings import Settings
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.guarded import guarded
-from locust_llm.run.message import Message
-from locust_llm.run.protocol import TO_SENDER, Posted, pack
-from locust_llm.run.worker.post import Incoming, Outgoing
+from locust_llm.run.guarded import spawn_critical
+from locust_llm.run.message import ControlMessage
+from locust_llm.run.protocol import TO_SENDER, ReliableMessage, pack_message
+from locust_llm.run.worker.post import IncomingPost, OutgoingPost
 
 from .run_store import RunStore
 from .worker_registry import WorkerRegistry
@@ -46,30 +46,30 @@ class RunContext:
     fail: Callable[[str], object]
     """Ends the run, as something in the control broke; with the reason."""
     time: TimeSource
-    outgoing: dict[str, Outgoing] = field(default_factory=dict)
-    incoming: dict[str, Incoming] = field(default_factory=dict)
+    outgoing: dict[str, OutgoingPost] = field(default_factory=dict)
+    incoming: dict[str, IncomingPost] = field(default_factory=dict)
     """By worker: what is posted to it, and by it."""
 
     @property
     def folder(self) -> Path:
         return self.store.folder
 
-    def send(self, message: Message, worker: str | None = None) -> None:
+    def send(self, message: ControlMessage, worker: str | None = None) -> None:
         """To one process, or to all that take part."""
-        if self.workers.alone or not isinstance(message, Posted):
-            self._send(pack(self.epoch, message), worker)
+        if self.workers.alone or not isinstance(message, ReliableMessage):
+            self._send(pack_message(self.epoch, message), worker)
             return
         for name in self.workers.active() if worker is None else [worker]:
             if name not in self.outgoing:
-                self.outgoing[name] = Outgoing(partial(self._send, worker=name), self.time.monotonic)
-            self.outgoing[name].post(partial(pack, self.epoch, message))
+                self.outgoing[name] = OutgoingPost(partial(self._send, worker=name), self.time.monotonic)
+            self.outgoing[name].post(partial(pack_message, self.epoch, message))
 
     def _send(self, packed: bytes, worker: str | None) -> None:
         self.runner.send_message(TO_SENDER, packed, worker)
 
     def take(self, worker: str, number: int) -> bool:
         """Whether what came with this number is to be read: it was not here, and nothing before it is missing."""
-        return not number or self.incoming.setdefault(worker, Incoming()).take(number)
+        return not number or self.incoming.setdefault(worker, IncomingPost()).take(number)
 
     def heard_of(self, worker: str) -> int:
         """So far came what it posted."""
@@ -82,4 +82,4 @@ class RunContext:
 
     def spawn(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> gevent.Greenlet:
         """A greenlet that begins in ``after_s``; when it fails, so does the run."""
-        return guarded(self.fail, after_s, run, *args, sleep=self.time.sleep)
+        return spawn_critical(self.fail, after_s, run, *args, sleep=self.time.sleep)

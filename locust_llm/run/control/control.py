@@ -14,28 +14,28 @@ from locust.env import Environment
 import gevent
 import msgspec
 
-from locust_llm.client.loop_turns import take_turn
+from locust_llm.client.loop_turns import yield_to_event_loop
 from locust_llm.core.arms import CANDIDATE
-from locust_llm.core.foreign_text import secrets_of, shown
-from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
+from locust_llm.core.foreign_text import collect_secrets, sanitise_text
+from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.core.record import OK, Record
 from locust_llm.core.refusal import LINE
-from locust_llm.core.run import LOST_WORKER, NO_RECORD, Health, Run
+from locust_llm.core.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.telemetry import TelemetryCounts
-from locust_llm.core.text import many
-from locust_llm.core.validation import mistakes
+from locust_llm.core.text import format_count
+from locust_llm.core.validation import validate_settings
 from locust_llm.exit_status import RunOutcome
-from locust_llm.run.access.headers import candidate_headers, request_headers
-from locust_llm.run.access.proxies import other
-from locust_llm.run.clock_sync import clock_id, offset_s
+from locust_llm.run.access.headers import read_candidate_headers, read_request_headers
+from locust_llm.run.access.proxies import note_different_proxy
+from locust_llm.run.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.gate_messages import GateStatus
 from locust_llm.run.protocol import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, FormLearnt, Records, Status
 from locust_llm.run.request_form import STREAM_OPTIONS, RequestForm
-from locust_llm.run.schedule import primed
+from locust_llm.run.schedule import add_priming_phase
 
 from .context import RunContext, TimeSource
 from .early_stop import EarlyStop
@@ -66,7 +66,7 @@ FLUSH_S: Final = 1.0
 """Between two writes of records to the disk."""
 
 
-class Control:
+class Controller:
     """One run. Its public fields are what the progress line reads."""
 
     def __init__(
@@ -86,12 +86,12 @@ class Control:
         self._time = time = time or TimeSource()
         if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
             settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
-        self.settings = settings = primed(settings, survey.server_flags)
+        self.settings = settings = add_priming_phase(settings, survey.server_flags)
         # what earlier runs with this seed have left in the server's cache is of no use to this one
         self._words_seed = f"{random.SystemRandom().getrandbits(64):016x}" if settings.sends_fresh_words else ""
         self.survey = survey
-        headers = request_headers(environment.parsed_options)
-        own = candidate_headers(environment.parsed_options)
+        headers = read_request_headers(environment.parsed_options)
+        own = read_candidate_headers(environment.parsed_options)
         self._headers, self._own_headers = headers, {f"candidate {name}": value for name, value in own.items()}
         self.epoch = epoch
         self.failure = ""
@@ -128,7 +128,7 @@ class Control:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(), salt=self._words_seed,
+            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=measure_clock_offset_s(), salt=self._words_seed,
             trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)
@@ -168,7 +168,9 @@ class Control:
         if self._users.grows or self.stages is not None or self.allocator.paused:
             return False
         limit = self.limit
-        for mistake in mistakes(msgspec.structs.replace(self.phases.asked, users=users, prefill_concurrency=limit)):
+        for mistake in validate_settings(
+            msgspec.structs.replace(self.phases.asked, users=users, prefill_concurrency=limit)
+        ):
             raise ValueError(mistake)
         self.store.add_note(f"users changed by hand from {self._users.count} to {users}, {self.store.since_start()}")
         self._users.count = users
@@ -203,7 +205,7 @@ class Control:
 
     def _shown(self, why: str) -> str:
         """The text of an exception as one line; it may quote an answer, or a header."""
-        return shown(why, secrets_of(self._headers, {**self._headers, **self._own_headers}), most=LINE)
+        return sanitise_text(why, collect_secrets(self._headers, {**self._headers, **self._own_headers}), most=LINE)
 
     def fail(self, why: str) -> None:
         """Something in the control broke: the run ends."""
@@ -273,8 +275,8 @@ class Control:
         else:
             self.store.add_note(
                 f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
-                f"{many(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
-                f"{many(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
+                f"{format_count(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
+                f"{format_count(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
                 + (f", {never} arrivals were never sent" if never else "")
                 + (f", {sessions} sessions ended with it" if sessions else "")
             )
@@ -296,7 +298,7 @@ class Control:
 
     def add_record(self, record: Record) -> None:
         """To the disk, before anything else."""
-        phase = profiling(record.stage) if record.phase == PROFILING else record.phase
+        phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
         self.phases.sends.over(record)
@@ -319,7 +321,7 @@ class Control:
             return
         for record in records:
             if self._time.monotonic() - held_at > TURN_S:
-                take_turn()
+                yield_to_event_loop()
                 held_at = self._time.monotonic()
             self.add_record(record)
         self.flush()  # what is acknowledged outlives this process
@@ -410,7 +412,7 @@ class Control:
         self.allocator.missed += ended.missed
         if ended.telemetry is not None:
             self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
-        if ended.health is not None and (note := other(worker, ended.health.proxy, self.survey.proxy)):
+        if ended.health is not None and (note := note_different_proxy(worker, ended.health.proxy, self.survey.proxy)):
             self.store.add_note(note)
         known.through, known.health = True, None
         if not self.draining:
@@ -423,7 +425,7 @@ class Control:
         """Records that it has made and that are not here. What it lacks may be their acknowledgement alone."""
         return max(0, ended.records - self._workers.inbox.taken(worker))
 
-    def _note_health(self, worker: str, health: Health | None) -> None:
+    def _note_health(self, worker: str, health: ProcessHealth | None) -> None:
         """Of a process; what it says last counts."""
         if health is not None:
             self._workers.note_clock(worker, health.clock_error_s or 0.0)

@@ -9,10 +9,10 @@ from typing import Final
 import gevent
 import msgspec
 
-from locust_llm.load.formats import Item
-from locust_llm.run.message import Message
+from locust_llm.load.formats import DatasetSession
+from locust_llm.run.message import ControlMessage
 from locust_llm.run.protocol import Arrival, Arrivals, ReleaseSessions, SessionCounts, Sessions
-from locust_llm.run.schedule import Due
+from locust_llm.run.schedule import DueArrival
 
 AHEAD_S: Final = 1.0
 """Arrivals are dealt out so long before they are due: messages take time, and requests are made ready."""
@@ -31,7 +31,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        send: Callable[[Message, str], object],
+        send: Callable[[ControlMessage, str], object],
         users: Callable[[], Mapping[str, int]],
         on_deal: Callable[[str, int], object],
         *,
@@ -50,7 +50,7 @@ class Dispatcher:
         self._ahead: deque[float] = deque()
 
     def deal_out(
-        self, dues: Iterator[Due], phase: str, now: float, lead_s: float, lasts_s: float | None = None
+        self, dues: Iterator[DueArrival], phase: str, now: float, lead_s: float, lasts_s: float | None = None
     ) -> None:
         """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the schedule is ``lead_s`` later.
         ``lasts_s``: when it ends, where it does not end with its last arrival."""
@@ -98,17 +98,21 @@ class Dispatcher:
         if phase != self._phase:
             return 0
         dues = [
-            Due(unix_s - self._started_at, slot, None if item is None else msgspec.msgpack.decode(item, type=Item))
+            DueArrival(
+                unix_s - self._started_at,
+                slot,
+                None if item is None else msgspec.msgpack.decode(item, type=DatasetSession),
+            )
             for unix_s, slot, item in back
         ]
         return sum(map(_requests, dues)) if self._deal(dues) else 0
 
-    def _deal(self, batch: list[Due]) -> bool:
+    def _deal(self, batch: list[DueArrival]) -> bool:
         """False: there is nobody to send it to."""
         users = self._users()
         if not users:
             return False
-        hands: dict[str, list[Due]] = {}
+        hands: dict[str, list[DueArrival]] = {}
         for due in batch:
             worker = self._next(users) if due.slot is None else self._owner(due.slot, users)
             hands.setdefault(worker, []).append(due)
@@ -143,7 +147,7 @@ class Dispatcher:
         return owner
 
 
-def _requests(due: Due) -> int:
+def _requests(due: DueArrival) -> int:
     return 1 if due.item is None else len(due.item.turns)
 
 
@@ -153,7 +157,7 @@ class SessionDispatcher:
 
     def __init__(
         self,
-        send: Callable[[Message, str], object],
+        send: Callable[[ControlMessage, str], object],
         senders: Callable[[], int],
         on_over: Callable[[], object],
         add_note: Callable[[str], None],
@@ -167,7 +171,7 @@ class SessionDispatcher:
         self._send, self._senders, self._on_over, self._add_note = send, senders, on_over, add_note
         self.begin("", None)
 
-    def begin(self, phase: str, items: Iterator[Item | None] | None) -> None:
+    def begin(self, phase: str, items: Iterator[DatasetSession | None] | None) -> None:
         """A phase. ``items``: None: made up, without end."""
         self.phase, self._items = phase, items
         self._back: deque[Packed] = deque()

@@ -20,14 +20,14 @@ from typing import Any, Final
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.core.text import brief, digits_apart, many
+from locust_llm.core.text import digits_to_tell_apart, format_brief, format_count
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
-from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
+from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, POOLED, SCHEMA_VALID, Metric
-from locust_llm.slo.selectors import INPUT, predicates
+from locust_llm.slo.selectors import INPUT, make_predicates
 
-from .in_flight import Sends
+from .in_flight import RequestsInFlight
 
 SURE: Final = 1 / TAIL
 ROOM: Final = 1.5
@@ -47,7 +47,7 @@ MARGIN_S: Final = 1.0
 """What a first chunk may take to be known."""
 
 
-def evidence(some: float, of: float, share: float) -> float:
+def exceedance_evidence(some: float, of: float, share: float) -> float:
     """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share`` (anywhere, uniformly)
     than if it is that: a likelihood ratio, as a logarithm.
 
@@ -64,7 +64,7 @@ def evidence(some: float, of: float, share: float) -> float:
     return likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
 
 
-def sure_distance(worth: float) -> float:
+def certain_standard_errors(worth: float) -> float:
     """Standard errors by which a mean of so many independent values ever lies above the true one with a probability of
     TAIL, however often one looks (Robbins' normal mixture, one-sided; of means of any distribution: Waudby-Smith, Arbour,
     Sinha, Kennedy and Ramdas, Time-uniform central limit theory, Annals of Statistics 52, 2024)."""
@@ -75,7 +75,7 @@ BAD: Final = {"error_rate": "failed", SCHEMA_VALID: "without a valid answer"}
 """What requests are that such a share counts."""
 
 
-class Count:
+class ShareMonitor:
     """Requests beyond a limit, where a share of them may be."""
 
     def __init__(self, may: float, at_least: int = 0, what: str = "beyond the limit") -> None:
@@ -104,13 +104,13 @@ class Count:
         if some <= self._may * of or self.count + beyond < self._at_least:
             return False
         if not self._may or (some >= NEARLY_ALL * of and not self._of_values.count):
-            return evidence(some, of, self._may) >= math.log(SURE)
+            return exceedance_evidence(some, of, self._may) >= math.log(SURE)
         if of < MIN_SEEN:
             return False
         worth: float = of
         if not self._of_values.rises:
             worth /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
-        return worth >= MIN_WORTH and evidence(some / of * worth, worth, self._may) >= math.log(SURE)
+        return worth >= MIN_WORTH and exceedance_evidence(some / of * worth, worth, self._may) >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
@@ -121,7 +121,7 @@ class Count:
         return f"{counted}; {self._open} under way{late}"
 
 
-class Mean:
+class MeanMonitor:
     """An average: by how much each request is beyond the limit, on average."""
 
     def __init__(self, limit: float, worse: float, unit: str, factor: float) -> None:
@@ -153,11 +153,11 @@ class Mean:
             return False
         worth = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
         error = math.sqrt(self._beyond.variance / worth)
-        return worth >= MIN_WORTH and self._beyond.mean > sure_distance(worth) * error
+        return worth >= MIN_WORTH and self._beyond.mean > certain_standard_errors(worth) * error
 
     def __str__(self) -> str:
         value = self.value * self._factor
-        written = brief(value, self._unit, digits_apart(value, self._limit * self._factor, digits=4))
+        written = format_brief(value, self._unit, digits_to_tell_apart(value, self._limit * self._factor, digits=4))
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 
@@ -170,28 +170,28 @@ class RuleMonitor:
         percentile, metric = rule.percentile, measure.metric
         self.counts_first_wave = rule.stat in ("min", "max")
         """One value decides: it is no question of how many there are."""
-        self._predicates = tuple(predicates(rule.where))
+        self._predicates = tuple(make_predicates(rule.where))
         self._known: set[str] = set()
         """Columns of the conditions that some successful request had."""
         self._add: Callable[[Record], None]
-        self.tally: Count | Mean
+        self.tally: ShareMonitor | MeanMonitor
         if metric is None:
             usual = down == (rule.metric == "error_rate")
             what = BAD.get(rule.metric, "not good") if usual else "beyond the limit"
-            self.tally = Count(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
+            self.tally = ShareMonitor(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
-            self.tally = Mean(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])
+            self.tally = MeanMonitor(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])
             self._add = (
                 partial(self._gaps, self.tally) if measure.tag == POOLED else partial(self._mean, self.tally, metric)
             )
         elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
             least = percentile / 100 if down else 1 - percentile / 100
-            self.tally = Mean(least, -1.0, "% of the gaps within the limit", 100.0)
+            self.tally = MeanMonitor(least, -1.0, "% of the gaps within the limit", 100.0)
             self._add = partial(self._gaps, self.tally)
         else:
             may = 0.0 if percentile is None else 1 - percentile / 100 if down else percentile / 100
-            self.tally = Count(may, 0 if percentile is None else needed(percentile))
+            self.tally = ShareMonitor(may, 0 if percentile is None else count_needed_values(percentile))
             self._add = partial(self._value, self.tally, metric)
 
     def add(self, record: Record, *, first_wave: bool = False) -> None:
@@ -206,11 +206,11 @@ class RuleMonitor:
         """Its figure so far meets the limit; None: there is none."""
         return self.tally.holds if self.tally.count and self._complete else None
 
-    def broken(self, sends: Sends, first_wave: int) -> bool:
+    def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
         """``sends``: what is under way; ``first_wave``: so many of that are left out."""
         return self._complete and self.tally.broken(sends.open, max(0, self._overdue(sends) - first_wave))
 
-    def _overdue(self, sends: Sends) -> int:
+    def _overdue(self, sends: RequestsInFlight) -> int:
         """At least so many requests under way are beyond the limit already."""
         if self.rule.where or self.rule.stat == "avg":
             return 0  # nobody knows which of them the rule is about
@@ -225,7 +225,7 @@ class RuleMonitor:
         """Every condition is about something that answers have."""
         return not self._known or all(condition.metric in self._known for condition in self.rule.given)
 
-    def _share(self, tally: Count, down: bool, record: Record) -> None:
+    def _share(self, tally: ShareMonitor, down: bool, record: Record) -> None:
         if self.rule.metric == "error_rate":
             tally.add(record.failed == down)
             return
@@ -235,33 +235,33 @@ class RuleMonitor:
             return
         if record.outcome == OK:
             self._known.add("")
-            self._known.update(c.metric for c in self.rule.given if value_of(record, c.metric) is not None)
+            self._known.update(c.metric for c in self.rule.given if read_measure(record, c.metric) is not None)
         ok = record.outcome == OK
-        value = slowness(record, self.rule.given) if ok else None
+        value = limit_usage(record, self.rule.given) if ok else None
         tally.add(
-            (ok and all(meets(record, c) for c in self.rule.given)) == down,
+            (ok and all(meets_condition(record, c) for c in self.rule.given)) == down,
             value if value is None or not down else -value,
         )
 
-    def _value(self, tally: Count, metric: Metric, record: Record) -> None:
+    def _value(self, tally: ShareMonitor, metric: Metric, record: Record) -> None:
         if metric.tag == POOLED:
             gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
             if gaps_us:
                 tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
         elif record.outcome == OK or metric.waits:
-            value = value_of(record, self.rule.metric)
+            value = read_measure(record, self.rule.metric)
             if value is not None:
                 tally.add(not self.rule.holds(value), value if self.rule.op.startswith("<") else -value)
         elif metric.censored:  # a failure never had its token
             tally.add(True)
 
-    def _mean(self, tally: Mean, metric: Metric, record: Record) -> None:
+    def _mean(self, tally: MeanMonitor, metric: Metric, record: Record) -> None:
         if record.outcome == OK or metric.waits:
-            value = value_of(record, self.rule.metric)
+            value = read_measure(record, self.rule.metric)
             if value is not None:
                 tally.add(value, 1)
 
-    def _gaps(self, tally: Mean, record: Record) -> None:
+    def _gaps(self, tally: MeanMonitor, record: Record) -> None:
         if record.outcome == OK and (gaps_us := record.sharp_gaps_us):
             inside = self.rule.stat != "avg"
             amount = sum(self.rule.holds(us / 1e6) for us in gaps_us) if inside else sum(gaps_us) / 1e6
@@ -272,12 +272,12 @@ class EarlyStop:
     """Those of its rules that are watched: all whose figure can be told before the end."""
 
     def __init__(
-        self, rules: Iterable[Rule], first_wave: int = 0, sends: Sends | None = None, *, overdue: bool = True
+        self, rules: Iterable[Rule], first_wave: int = 0, sends: RequestsInFlight | None = None, *, overdue: bool = True
     ) -> None:
         """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
         that are added; ``overdue``: also that counts which is beyond a limit already."""
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
-        self._first_wave, self._sends, self._overdue = first_wave, sends or Sends(), overdue
+        self._first_wave, self._sends, self._overdue = first_wave, sends or RequestsInFlight(), overdue
         self._users: set[tuple[str, int]] = set()
         """Whose first request is over."""
 
@@ -315,7 +315,7 @@ class EarlyStop:
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
             state = "nothing yet" if holds is None else "within so far" if holds else "beyond so far"
-            counted = holds is not None and isinstance(tally, Count)
+            counted = holds is not None and isinstance(tally, ShareMonitor)
             broken = self._is_broken(watched)  # notes what is under way, for the text
             text = f"{tally}{self._left_out(watched)}" if counted else ""
             found[str(watched.rule)] = "broken" if broken else state, text
@@ -324,17 +324,17 @@ class EarlyStop:
     def _left_out(self, watched: RuleMonitor) -> str:
         if not self._users or watched.counts_first_wave:
             return ""
-        return f"; the first request of {many(len(self._users), 'user')} is left out"
+        return f"; the first request of {format_count(len(self._users), 'user')} is left out"
 
 
-def _older(sends: Sends, metric: str, op: str, limit_s: float) -> int:
+def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int:
     """At least so many requests under way are beyond this limit of a latency."""
     if metric not in OVERDUE or not op.startswith("<"):
         return 0
     return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
 
 
-def value_of(record: Record, word: str) -> float | None:
+def read_measure(record: Record, word: str) -> float | None:
     """What a request has of a measure, in seconds or tokens a second; None: nothing."""
     metric = BY_WORD[word].metric
     assert metric is not None  # the grammar sees to it
@@ -344,18 +344,18 @@ def value_of(record: Record, word: str) -> float | None:
     return value * metric.base
 
 
-def meets(record: Record, condition: Condition) -> bool:
+def meets_condition(record: Record, condition: Condition) -> bool:
     """A successful request meets a condition."""
-    value = value_of(record, condition.metric)
+    value = read_measure(record, condition.metric)
     return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))
 
 
-def slowness(record: Record, given: Iterable[Condition]) -> float | None:
+def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
     """How near it comes to a limit of these, or beyond it: the largest share of one that it takes. None: it has no value."""
     found = [
         value / c.limit if c.op.startswith("<") else c.limit / value
         for c in given
-        if (value := value_of(record, c.metric)) and c.limit
+        if (value := read_measure(record, c.metric)) and c.limit
     ]
     return max(found, default=None)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import gevent
 import psutil
 
-from locust_llm.run.guarded import guarded
+from locust_llm.run.guarded import spawn_critical
 
 logger = logging.getLogger("locust_llm")
 
@@ -25,8 +25,8 @@ END_S: Final = 8.0
 def attend_children(runner: Any, give_up: Callable[[], object]) -> None:
     """Of this process. ``give_up()``: all have ended before any of them was there."""
     children = psutil.Process().children()
-    guarded(lambda why: give_up(), 0.0, _await, runner, children, give_up)
-    atexit.register(end, children)  # before Locust's own, which waits for them without an end
+    spawn_critical(lambda why: give_up(), 0.0, _await, runner, children, give_up)
+    atexit.register(end_children, children)  # before Locust's own, which waits for them without an end
 
 
 def _await(runner: Any, children: Iterable[psutil.Process], give_up: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ def _await(runner: Any, children: Iterable[psutil.Process], give_up: Callable[[]
         gevent.sleep(LOOK_S)
 
 
-def end(children: Iterable[psutil.Process], sleep: Callable[[float], object] = time.sleep) -> None:
+def end_children(children: Iterable[psutil.Process], sleep: Callable[[float], object] = time.sleep) -> None:
     """They are asked to end, then killed. Locust gathers their exit statuses after that."""
     until = time.monotonic() + END_S
     asked = False

@@ -8,20 +8,20 @@ from functools import partial
 import gevent
 import msgspec
 
-from locust_llm.core.phases import Plan, label_of
+from locust_llm.core.phases import PhasePlan, label_phase
 from locust_llm.core.run import LimitChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import PREFILL
-from locust_llm.core.validation import mistakes
-from locust_llm.run.clock_sync import offset_s
+from locust_llm.core.validation import validate_settings
+from locust_llm.run.clock_sync import measure_clock_offset_s
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.gate_shares import Shares
+from locust_llm.run.gate_shares import GateShares
 from locust_llm.run.protocol import Renewal
 
 from .context import RunContext
 
 
-def follow(
+def follow_limit_steps(
     set_limit: Callable[[int], object],
     steps: Iterable[tuple[float, int]],
     *,
@@ -40,7 +40,7 @@ def follow(
 # -- ramp ------------------------------------------------------------------------------------------------------------
 
 
-def ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
+def make_limit_ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
     """(seconds from the start, limit from then on), the first at 0.
 
     Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s. Likewise from
@@ -60,11 +60,11 @@ logger = logging.getLogger("locust_llm")
 class GateLimit:
     """Each change goes into the store."""
 
-    def __init__(self, context: RunContext, plan: Plan) -> None:
+    def __init__(self, context: RunContext, plan: PhasePlan) -> None:
         settings = context.settings
         limits = settings.prefill_concurrency, settings.warmup_limit, settings.changes.prefill_concurrency
         gated = any(limits) or settings.sweeps(PREFILL)
-        self.shares = Shares(lambda worker, share: context.send(share, worker), gated=gated)
+        self.shares = GateShares(lambda worker, share: context.send(share, worker), gated=gated)
         self._context, self._plan = context, plan
         self._store, self._time = context.store, context.time
         self._ramp: gevent.Greenlet | None = None
@@ -76,7 +76,7 @@ class GateLimit:
 
     def set_limit(self, limit: int | None) -> None:
         """From now on."""
-        self._store.limits.append(LimitChange(self._time.now(), limit, label_of(self._plan.phase)))
+        self._store.limits.append(LimitChange(self._time.now(), limit, label_phase(self._plan.phase)))
         self.shares.set_limit(limit)
 
     def begin(self, s: Settings, *, warm: bool, users: str) -> None:
@@ -91,25 +91,25 @@ class GateLimit:
             self.set_limit(limit)
         else:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
-            self._follow(ramp(limit, ramp_s))
+            self._follow(make_limit_ramp(limit, ramp_s))
 
     def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
         """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
         users and processes that there are. What was done; raises ValueError of one sentence."""
         before = self.now
         changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
-        for mistake in mistakes(msgspec.structs.replace(asked, **changed)):
+        for mistake in validate_settings(msgspec.structs.replace(asked, **changed)):
             raise ValueError(mistake)
         self.stop()
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_of(self._plan.phase)}")
+        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_phase(self._plan.phase)}")
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
             start = max(limit, self._store.live_stats.used) if before is None else before
-            self._follow(ramp(limit, ramp_s, start))
+            self._follow(make_limit_ramp(limit, ramp_s, start))
         return done
 
     def stop(self) -> None:
@@ -119,7 +119,7 @@ class GateLimit:
 
     def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
         clock, sleep = self._time.monotonic, self._time.sleep
-        self._ramp = self._context.spawn(partial(follow, self.set_limit, steps, clock=clock, sleep=sleep))
+        self._ramp = self._context.spawn(partial(follow_limit_steps, self.set_limit, steps, clock=clock, sleep=sleep))
 
     # -- the processes -------------------------------------------------------------------------------------------------
 
@@ -130,5 +130,5 @@ class GateLimit:
     def renew(self, worker: str, at: float) -> None:
         """The answer to its status of that moment of its own clock: for so long it may use its share."""
         context = self._context
-        now, heard = self._time.monotonic() + offset_s(), context.heard_of(worker)
+        now, heard = self._time.monotonic() + measure_clock_offset_s(), context.heard_of(worker)
         context.send(Renewal(self.shares.share(worker), at, now, heard), worker)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from locust_llm.core.record import Record
 
 
-class Process:
+class ProcessInFlight:
     """Of one process. Requests are told apart by the report in which they were first counted."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class Process:
         return max(0, sum(self._open[:upto]) - on_the_way - (self.decoding if silent else 0))
 
 
-class Sends:
+class RequestsInFlight:
     """Of all processes of a run. Times are of each process's own monotonic clock."""
 
     def __init__(self) -> None:
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, ProcessInFlight] = {}
 
     def over(self, record: Record) -> None:
         """A request, or an attempt that is followed by another one, is over."""
@@ -103,8 +103,8 @@ class Sends:
         """At least so many are under way for longer than this; ``silent``: without any chunk."""
         return sum(process.older(age_s, silent=silent) for process in self._processes.values())
 
-    def _of(self, worker: str) -> Process:
-        return self._processes.setdefault(worker, Process())
+    def _of(self, worker: str) -> ProcessInFlight:
+        return self._processes.setdefault(worker, ProcessInFlight())
 
 
 def _entered(record: Record) -> float:

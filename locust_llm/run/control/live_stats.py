@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.core.histogram import Histogram, Window
+from locust_llm.core.histogram import Histogram, SlidingHistogram
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, Record
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.core.server_times import ServerTimes
-from locust_llm.slo.client_verdict import Evidence, Verdict, judge, percent_of
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
 
 SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
@@ -39,7 +39,7 @@ holds other requests' prefills in the same steps. Without a gate the wait for th
 process: ``late``."""
 
 
-class Client:
+class ClientLateness:
     """Lateness of one process so far; at the end analysis has the same of all records."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Client:
         self.latest_s = self.late_s = self.taken_s = 0.0
         """From admission to send: the longest, and all; from admission to the end, all."""
         self.ttft, self.soonest, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
-        self.health: Health | None = None
+        self.health: ProcessHealth | None = None
 
     def add(self, record: Record) -> None:
         self.requests += 1
@@ -68,9 +68,9 @@ class Client:
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))
 
-    def evidence(self, worker: str) -> Evidence:
+    def evidence(self, worker: str) -> ProcessEvidence:
         health = self.health
-        return Evidence(
+        return ProcessEvidence(
             worker=worker,
             requests=self.requests,
             answered=self.answered,
@@ -88,11 +88,11 @@ class Client:
 
 
 def _p99_ms(histogram: Histogram) -> float | None:
-    found = histogram.percentiles_ms(percent_of(histogram.count))
+    found = histogram.percentiles_ms(highest_known_percent(histogram.count))
     return found[0] if found else None
 
 
-class Parts:
+class TTFTParts:
     """Where the time of answered requests from due to the first token went, from their records alone: neither spans, which
     come later, nor estimates, which need the requests beside them. At most 2 µs a record."""
 
@@ -187,24 +187,24 @@ class LiveStats:
         """Theirs."""
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, ClientLateness] = {}
         self._first_at: float | None = None
         """When the first request of the profiling phase was over."""
         self._reads: dict[str, int] = {}
         self._all_reads = 0
         """Since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
-        self.recent_ttft = Window(WINDOW_S, clock)
+        self.recent_ttft = SlidingHistogram(WINDOW_S, clock)
         """Of first chunks that came in the last ``WINDOW_S``."""
-        self.recent_due = Window(WINDOW_S, clock)
+        self.recent_due = SlidingHistogram(WINDOW_S, clock)
         """TTFT from due of requests that ended in the last ``WINDOW_S``."""
         self._rate_of: int | None = None
         """The whole second that ``_rate`` is of."""
         self._rate = 0.0
-        self.parts = Parts(clock)
+        self.parts = TTFTParts(clock)
         self.activity = ""
         """Where a schedule of the users' own is, such as the probe's; empty without one."""
-        self.shown_client: Verdict | None = None
+        self.shown_client: ClientVerdict | None = None
         """The client verdict in the last progress line; None: there was none yet."""
 
     def add(self, record: Record) -> None:
@@ -231,7 +231,7 @@ class LiveStats:
         decoding: int,
         ttfts_s: Iterable[float] = (),
         reads: int = 0,
-        health: Health | None = None,
+        health: ProcessHealth | None = None,
         activity: str = "",
     ) -> None:
         """The status of a process. ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
@@ -254,9 +254,9 @@ class LiveStats:
         """A process has ended all that it had; its last status was earlier."""
         self._in_flight.pop(worker, None)
 
-    def _client(self, worker: str) -> Client:
+    def _client(self, worker: str) -> ClientLateness:
         if worker not in self._clients:
-            self._clients[worker] = Client()
+            self._clients[worker] = ClientLateness()
         return self._clients[worker]
 
     @property
@@ -303,7 +303,7 @@ class LiveStats:
         per_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
-    def client(self) -> Verdict | None:
+    def client(self) -> ClientVerdict | None:
         """The client verdict, were the run over now; None until ``SETTLED_S`` after the first request of the profiling phase
         was over."""
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
@@ -311,4 +311,4 @@ class LiveStats:
         found = [client.evidence(worker) for worker, client in self._clients.items() if client.requests]
         if self.activity:  # of a probe p99 of TTFT is not judged at the end either
             found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
-        return judge(found)
+        return judge_client(found)

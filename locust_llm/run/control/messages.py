@@ -9,9 +9,9 @@ from locust.rpc.protocol import Message as LocustMessage
 
 import gevent
 
-from locust_llm.core.foreign_text import NAME_BYTES, shown
+from locust_llm.core.foreign_text import NAME_BYTES, sanitise_text
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.greeting import greeting, refusal
+from locust_llm.run.greeting import explain_worker_refusal, make_hello
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -30,12 +30,12 @@ from locust_llm.run.protocol import (
     StageHealth,
     Status,
     ToControl,
-    pack,
-    to_control,
+    pack_message,
+    unpack_to_control,
 )
-from locust_llm.run.secrets import secret_names
+from locust_llm.run.secrets import list_secret_names
 
-from .control import Control
+from .control import Controller
 
 logger = logging.getLogger("locust_llm")
 
@@ -46,29 +46,31 @@ HELLO_LOOKS: Final = 20
 LINE_BYTES: Final = 2_000
 
 
-def receive(
+def receive_from_workers(
     environment: Environment,
     runner: Any,
-    control: Callable[[], Control | None],
+    control: Callable[[], Controller | None],
     refuse: Callable[[str], object] = lambda why: None,
 ) -> Callable[[str], bool]:
     """For the master, or the only process. Returns whether a worker has greeted and may take part. ``refuse``: ends a run
     that cannot be."""
-    greeted, secrets = {LOCAL}, secret_names(environment.parsed_options)
+    greeted, secrets = {LOCAL}, list_secret_names(environment.parsed_options)
 
     def listener(msg: Any, **kw: Any) -> None:
         worker = msg.node_id
         try:
-            epoch, message, number = to_control(msg.data)
+            epoch, message, number = unpack_to_control(msg.data)
         except ValueError:
-            name = shown(worker, most=NAME_BYTES)
+            name = sanitise_text(worker, most=NAME_BYTES)
             logger.error(f"a message of worker {name} is damaged, or of another version, and was ignored")
             return
         current = control()
         if isinstance(message, Hello):
-            if why := refusal(worker, message, greeting(environment.user_classes, secrets)):
-                logger.error(f"worker {shown(worker, most=NAME_BYTES)} is refused: {shown(why, most=LINE_BYTES)}")
-                runner.send_message(TO_SENDER, pack(0, Refused(why)), worker)
+            if why := explain_worker_refusal(worker, message, make_hello(environment.user_classes, secrets)):
+                logger.error(
+                    f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: {sanitise_text(why, most=LINE_BYTES)}"
+                )
+                runner.send_message(TO_SENDER, pack_message(0, Refused(why)), worker)
                 return
             greeted.add(worker)
             if current is not None:
@@ -87,7 +89,7 @@ def receive(
     return greeted.__contains__
 
 
-def _control_does(control: Control, worker: str, message: ToControl, refuse: Callable[[str], object]) -> None:
+def _control_does(control: Controller, worker: str, message: ToControl, refuse: Callable[[str], object]) -> None:
     match message:
         case GateStatus():
             control.on_gate_status(worker, message)
@@ -122,7 +124,7 @@ def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: s
         if worker in greeted or worker not in runner.clients:
             return
     logger.error(
-        f"worker {shown(worker, most=NAME_BYTES)} is refused: it has not introduced itself within {HELLO_S:g} s; "
+        f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: it has not introduced itself within {HELLO_S:g} s; "
         "a worker needs the locustfile of the master, with users of locust_llm"
     )
     runner.server.send_to_client(LocustMessage("quit", None, worker))

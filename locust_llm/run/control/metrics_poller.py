@@ -20,11 +20,20 @@ from msgspec.structs import replace
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import FetchFailed, fetch
-from locust_llm.core.engine_metrics import DCGM, PATHS, SERVER, EngineSample, History, diagnosis, read, summarised
-from locust_llm.core.foreign_text import NAME_BYTES, shown
+from locust_llm.core.engine_metrics import (
+    DCGM,
+    PATHS,
+    SERVER,
+    EngineHistory,
+    EngineSample,
+    diagnose_server,
+    read_engine_samples,
+    summarise_engine_samples,
+)
+from locust_llm.core.foreign_text import NAME_BYTES, sanitise_text
 from locust_llm.core.storage import SERVER_METRICS
-from locust_llm.core.text import many
-from locust_llm.run.address import url_of
+from locust_llm.core.text import format_count
+from locust_llm.run.address import join_server_url
 
 from .buffered_file import BufferedFile
 
@@ -38,7 +47,7 @@ PIECE_BYTES: Final = 1 << 16
 """Of a page, read without a pause: a fraction of a millisecond."""
 
 
-class Page:
+class MetricsPage:
     """A page of metrics on its server."""
 
     def __init__(self, address: str, headers: Mapping[str, str], path: str = "", source: str = "") -> None:
@@ -63,10 +72,10 @@ class MetricsPoller:
         further pages; if none is named those of the replicas. The server's own is not read where one of them has an engine:
         then it is that of a replica, or of nobody knows which.
         ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the metrics of ``host``."""
-        self.history = History()
-        self._own, homes = Page(host, headers), {_split(one)[0] for one in (host, *replicas)}
-        urls = urls or [url_of(one, "/metrics") for one in replicas]
-        self._named = [Page(*_split(url), source=_source(url)) for url in urls]
+        self.history = EngineHistory()
+        self._own, homes = MetricsPage(host, headers), {_split(one)[0] for one in (host, *replicas)}
+        urls = urls or [join_server_url(one, "/metrics") for one in replicas]
+        self._named = [MetricsPage(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
             page.headers = headers if page.address in homes else {}
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
@@ -79,7 +88,7 @@ class MetricsPoller:
     def start(self, spawn: Callable[..., gevent.Greenlet] = gevent.spawn) -> None:
         self._jobs = [spawn(self._poll, page) for page in self._named] + [spawn(self._poll_own)]
 
-    def _poll(self, page: Page) -> None:
+    def _poll(self, page: MetricsPage) -> None:
         try:
             while True:
                 self._look(page, page.path)
@@ -104,7 +113,7 @@ class MetricsPoller:
             gevent.sleep(EVERY_S)
             self._poll(own)
 
-    def _look(self, page: Page, path: str) -> bool:
+    def _look(self, page: MetricsPage, path: str) -> bool:
         """True: there was a sample. Raises FetchFailed for an answer that is too large."""
         at, failure = self._clock(), ""
         too_large: FetchFailed | None = None
@@ -112,19 +121,19 @@ class MetricsPoller:
         try:
             answer = fetch(
                 "GET",
-                url_of(page.address, path),
+                join_server_url(page.address, path),
                 page.headers,
                 line=page.line,
                 verify=self._verify,
                 timeout_s=TIMEOUT_S,
             )
             if answer.status == 200:
-                samples = read(_pieces(answer.body), at, page.source)
+                samples = read_engine_samples(_pieces(answer.body), at, page.source)
                 failure = "" if samples else "no metric that is known"
             else:
                 failure = f"HTTP {answer.status}"
         except FetchFailed as error:
-            failure = shown(f"{error.outcome}: {error}", most=NAME_BYTES)
+            failure = sanitise_text(f"{error.outcome}: {error}", most=NAME_BYTES)
             too_large = error if error.outcome == "too_large" else None
         if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
             logger.warning(
@@ -138,7 +147,7 @@ class MetricsPoller:
             raise too_large
         return not failure
 
-    def _keep(self, page: Page, samples: Sequence[EngineSample]) -> None:
+    def _keep(self, page: MetricsPage, samples: Sequence[EngineSample]) -> None:
         for sample in samples:
             page.has_engine = page.has_engine or sample.engine not in ("", DCGM)
             page.first_failure = page.first_failure or sample.failure
@@ -164,10 +173,10 @@ class MetricsPoller:
         began_at, ended_at = loaded[0][0], loaded[-1][1]
         for page in pages:
             name = EngineSample(at=0.0, engine="", source=page.source).name
-            summary = summarised(self.history.between(name, began_at, ended_at), loaded)
+            summary = summarise_engine_samples(self.history.between(name, began_at, ended_at), loaded)
             if summary is not None and self._simulated:
                 summary = replace(summary, engine="simulator")
-            said = diagnosis(summary, prefill_limit, whose=SERVER if page.source else self.whose)
+            said = diagnose_server(summary, prefill_limit, whose=SERVER if page.source else self.whose)
             for number, sentence in enumerate(said):
                 if len(pages) == 1:
                     yield sentence
@@ -178,7 +187,7 @@ class MetricsPoller:
             if failed := self.history.failures[name]:
                 source = page.source or f"the {self.whose}"
                 yield (
-                    f"WARNING: {many(failed, 'reading')} of the metrics of {source} failed, the first with "
+                    f"WARNING: {format_count(failed, 'reading')} of the metrics of {source} failed, the first with "
                     f"{page.first_failure}."
                 )
 
@@ -192,7 +201,7 @@ class MetricsPoller:
             page.line = UserConnection()
         gevent.joinall([gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S)
 
-    def _look_at_last(self, page: Page) -> None:
+    def _look_at_last(self, page: MetricsPage) -> None:
         with suppress(FetchFailed):
             self._look(page, page.path)
 

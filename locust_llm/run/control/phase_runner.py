@@ -14,21 +14,21 @@ from typing import Any, Final
 import gevent
 import msgspec
 
-from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
+from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_phase
 from locust_llm.core.record import Record
-from locust_llm.core.report_result import OpenRule
-from locust_llm.core.run import Health, Run, Stage, known_limits
+from locust_llm.core.report_result import UndecidedRule
+from locust_llm.core.run import ProcessHealth, Run, Stage, select_known_limits
 from locust_llm.core.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
-from locust_llm.core.text import many, sentence
+from locust_llm.core.text import capitalise_sentence, format_count
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
-from locust_llm.run.schedule import Due
+from locust_llm.run.schedule import DueArrival
 from locust_llm.slo.grammar import ABORT, Rule
 
 from .allocator import Allocator
 from .context import RunContext
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
-from .in_flight import Sends
+from .in_flight import RequestsInFlight
 from .shutdown import Shutdown
 from .stage_runner import BlockRunner, StageRunner
 from .users import UserPool
@@ -52,7 +52,7 @@ class PhaseRunner:
         self._context, self._users, self._shutdown = context, users, shutdown
         self._settings, self._store, self._time = context.settings, context.store, context.time
         settings, stages = context.settings, context.settings.staged
-        self.sends = Sends()
+        self.sends = RequestsInFlight()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
@@ -114,7 +114,7 @@ class PhaseRunner:
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
         """Bound the phase, which begins in ``lead_s``, in time."""
         s, stages = self._settings, self.stages
-        if stages is not None and label_of(phase) == PROFILING:
+        if stages is not None and label_phase(phase) == PROFILING:
             stages.begin(self._time.now() + lead_s)
             self._job(self._watch_stage, phase)
             if s.lasts_s and stages.repeats:
@@ -138,7 +138,7 @@ class PhaseRunner:
         for number, at_s in enumerate(looks[:-1], 1):
             time.sleep(max(0.0, began + at_s - time.monotonic()))
             self._store.flush()
-            found = undecided(self._store.folder, self.facts())
+            found = find_undecided_rules(self._store.folder, self.facts())
             if found is not None and not found:
                 at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
                 self._store.add_note(f"Every rule was decided {at}.")
@@ -149,7 +149,7 @@ class PhaseRunner:
         time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
         self._time_is_up()
 
-    def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
+    def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""
         self._users.wait()
         self._begin_clock(phase, LEAD_S)
@@ -207,7 +207,7 @@ class PhaseRunner:
             return "in the warmup"
         if s.request_count and not s.fixed_schedule:
             done = self._store.live_stats.profiled
-            return f"after {done:,} of {many(s.request_count, 'request')}" if done < s.request_count else ""
+            return f"after {done:,} of {format_count(s.request_count, 'request')}" if done < s.request_count else ""
         if s.longest_s is not None:
             return f"after {elapsed_s:.1f} of {s.longest_s:g} s" if elapsed_s < s.longest_s - NEARLY_S else ""
         bounded = s.fixed_schedule or s.num_sessions
@@ -230,7 +230,7 @@ class PhaseRunner:
             logger.info(f"The stages are over: {stages.end}")
             self.plan.end()
             return False
-        logger.info(sentence(str(stages)))
+        logger.info(capitalise_sentence(str(stages)))
         self.asked = stages.settings
         self.allocator.due, self._stage_limits = None, len(self._store.limits)
         rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
@@ -272,7 +272,7 @@ class PhaseRunner:
         self.stages.flush()
         self.stages.close(self._facts_of, report=report)
 
-    def add_health(self, health: Health) -> None:
+    def add_health(self, health: ProcessHealth) -> None:
         """Of a process, in the stage that is over."""
         if self.stages is not None:
             self.stages.health.append(health)
@@ -293,7 +293,7 @@ class PhaseRunner:
     def _facts_of(self, stage: Stage) -> Run:
         """Of the stage that is over, as of a run of its own."""
         assert self.stages is not None
-        limits = known_limits(self._store.limits[self._stage_limits :])
+        limits = select_known_limits(self._store.limits[self._stage_limits :])
         return self.stages.facts(stage, self.facts(), limits, self.allocator.offer(), self._users.missing)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
@@ -334,11 +334,11 @@ class PhaseRunner:
                 self._store.add_note(f"The run was ended early: {why}.")
                 self._shutdown.begin()
             else:
-                self._store.add_note(f"{sentence(str(self.stages))}, was ended early: {why}.")
+                self._store.add_note(f"{capitalise_sentence(str(self.stages))}, was ended early: {why}.")
                 self.allocator.close(self.plan.phase)
 
 
-def undecided(folder: Path, run: Run) -> list[OpenRule] | None:
+def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
     """The rules that are open by the records so far (--until-decided), judged in a process of its own, as pandas and all the
     records would weigh on the load generator. None: nobody could tell."""
     try:
@@ -348,6 +348,6 @@ def undecided(folder: Path, run: Run) -> list[OpenRule] | None:
             capture_output=True,
             check=True,
         )
-        return msgspec.json.decode(done.stdout, type=list[OpenRule])
+        return msgspec.json.decode(done.stdout, type=list[UndecidedRule])
     except (OSError, subprocess.CalledProcessError, msgspec.DecodeError):
         return None

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TextIO
 import gevent
 
 from locust_llm.core.phases import BETWEEN, PROFILING, WARMUP
-from locust_llm.core.text import duration
-from locust_llm.slo.client_verdict import OK, Verdict
+from locust_llm.core.text import format_duration
+from locust_llm.slo.client_verdict import OK, ClientVerdict
 
-from .control import Control
+from .control import Controller
 from .live_stats import RATE_S, WINDOW_S
 
 EVERY_S: Final = 1.0
@@ -29,7 +29,7 @@ CLEAR: Final = "\r\x1b[2K"
 """Carriage return, then erase the line (ECMA-48, EL)."""
 
 
-class Part(NamedTuple):
+class ProgressPart(NamedTuple):
     """Of the line."""
 
     rank: int
@@ -39,35 +39,40 @@ class Part(NamedTuple):
     """Where there is no room for all of it; empty: it has no shorter form."""
 
 
-def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Part]:
+def build_progress_parts(control: Controller, elapsed_s: float, client: ClientVerdict | None) -> list[ProgressPart]:
     """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
-    found = [Part(0, where(control, elapsed_s).ljust(WHERE)), Part(1, counted(control))]
+    found = [
+        ProgressPart(0, format_phase_position(control, elapsed_s).ljust(WHERE)),
+        ProgressPart(1, format_request_counts(control)),
+    ]
     waits = generates and (control.settings.open_loop or limit is not None)
     name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
     if first_ms := window.histogram().percentiles_ms(50, 99):
-        p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in first_ms)
-        found.append(Part(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}"))
+        p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
+        found.append(
+            ProgressPart(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}")
+        )
     if limit is None:
-        found.append(Part(5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"))
+        found.append(ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"))
     else:
         found.append(
-            Part(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
+            ProgressPart(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
         )
     if generates:
         rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
-        found += [Part(6, rate), Part(7, f"{stats.decoding:>3} decoding")]
+        found += [ProgressPart(6, rate), ProgressPart(7, f"{stats.decoding:>3} decoding")]
     broken, known = control.abort.standing()
     if known:
         within = "beyond" if broken else "within"
-        found.append(Part(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
+        found.append(ProgressPart(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
                           f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
     if client is not None:
-        found.append(Part(9 if client.level == OK else 3, f"client {client.level}"))
+        found.append(ProgressPart(9 if client.level == OK else 3, f"client {client.level}"))
     return found
 
 
-def where(control: Control, elapsed_s: float) -> str:
+def format_phase_position(control: Controller, elapsed_s: float) -> str:
     """Which phase or stage, and how far it is."""
     phase, s = control.plan.phase, control.settings
     if control.draining:
@@ -82,7 +87,7 @@ def where(control: Control, elapsed_s: float) -> str:
     return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
 
 
-def counted(control: Control) -> str:
+def format_request_counts(control: Controller) -> str:
     """``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``; over all stages ``in all 36 ok, 56 failed``."""
     stats, s = control.live_stats, control.settings
     ok, failed = stats.done - stats.failed, f"{stats.failed} failed"
@@ -93,7 +98,7 @@ def counted(control: Control) -> str:
     return f"{stats.done:>4}/{s.request_count + (s.warmup_request_count or 0)}: {ok} ok, {failed}"
 
 
-def fitted(found: Sequence[Part], columns: int) -> str:
+def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
     """As many of the parts as there is room for: each by its rank, in its short form; then whole, where there is room."""
     shown: dict[int, str] = {}
     by_rank = sorted(range(len(found)), key=lambda i: found[i].rank)
@@ -109,14 +114,14 @@ def _line(shown: Mapping[int, str]) -> str:
     return SEPARATOR.join(shown[i] for i in sorted(shown))
 
 
-def progress(control: Control, out: TextIO = sys.stderr) -> None:
+def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
     """The greenlet: looks once a second, until it is killed."""
-    live = lives(out)
+    live = is_live_terminal(out)
     with suppress(OSError):  # nobody reads it any more
         _look(control, out, live)
 
 
-def _look(control: Control, out: TextIO, live: bool) -> None:
+def _look(control: Controller, out: TextIO, live: bool) -> None:
     phase, since, looks = "", time.monotonic(), 0
     try:
         while True:
@@ -128,8 +133,10 @@ def _look(control: Control, out: TextIO, live: bool) -> None:
                 since = now
             if live or looks % PLAIN_EVERY == 0:
                 verdict = control.live_stats.shown_client = control.live_stats.client()
-                found = parts(control, now - since, verdict)
-                line = fitted(found, width(out) - 1)  # in the last column it would begin the next line
+                found = build_progress_parts(control, now - since, verdict)
+                line = fit_progress_line(
+                    found, terminal_width(out) - 1
+                )  # in the last column it would begin the next line
                 out.write(CLEAR + line if live else f"{line}\n")
             out.flush()
     finally:
@@ -138,19 +145,19 @@ def _look(control: Control, out: TextIO, live: bool) -> None:
             out.flush()
 
 
-def lives(out: TextIO) -> bool:
+def is_live_terminal(out: TextIO) -> bool:
     """A line can be written over there."""
     return out.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def width(out: TextIO) -> int:
+def terminal_width(out: TextIO) -> int:
     try:
         return os.get_terminal_size(out.fileno()).columns or 80
     except (OSError, ValueError):
         return shutil.get_terminal_size().columns
 
 
-class Apart(logging.Filter):
+class LiveLineFilter(logging.Filter):
     """Clears the live line before a log line, which would be glued to it. It comes back within a second.
 
     Other processes of the same terminal (``--processes``) do so too: each writes its own log lines.
@@ -165,9 +172,9 @@ class Apart(logging.Filter):
         return True
 
 
-def keep_apart(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
+def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
     """Log lines and the live line, on every console that these loggers write to."""
     for handler in {handler for name in loggers for handler in logging.getLogger(name).handlers}:
-        apart = any(isinstance(known, Apart) for known in handler.filters)
-        if isinstance(handler, logging.StreamHandler) and lives(handler.stream) and not apart:
-            handler.addFilter(Apart(handler.stream))
+        apart = any(isinstance(known, LiveLineFilter) for known in handler.filters)
+        if isinstance(handler, logging.StreamHandler) and is_live_terminal(handler.stream) and not apart:
+            handler.addFilter(LiveLineFilter(handler.stream))

@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.slo.client_verdict import LEVELS
 
-from .live_stats import PARTS, RATE_S, LiveStats, Parts
+from .live_stats import PARTS, RATE_S, LiveStats, TTFTParts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
@@ -30,7 +30,7 @@ STEP: Final = 1.25
 """A bucket's upper bound is at most so many times its lower one: a percentile within it is off by 25 % at most."""
 
 
-def finer(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
+def refine_bounds(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
     """With all of these bounds, and as many between and before them as it takes for STEP."""
     found = [least]
     for bound in bounds:
@@ -41,15 +41,15 @@ def finer(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(found)
 
 
-SECONDS: Final = finer(0.01, (
+SECONDS: Final = refine_bounds(0.01, (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
     7680.0,
 ))  # fmt: skip
-TTFT: Final = finer(0.0005, (
+TTFT: Final = refine_bounds(0.0005, (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
 ))  # fmt: skip
-ITL: Final = finer(0.0005, (
+ITL: Final = refine_bounds(0.0005, (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ))  # fmt: skip
 HISTOGRAMS: Final = (
@@ -61,7 +61,7 @@ HISTOGRAMS: Final = (
 )  # fmt: skip
 
 
-class Buckets:
+class BucketCounts:
     """How many values were at most as large as each bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -78,7 +78,7 @@ class Buckets:
         return list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
 
 
-class Totals:
+class RunTotals:
     """What a run amounts to so far, by phase."""
 
     def __init__(self) -> None:
@@ -86,7 +86,9 @@ class Totals:
         self._chunks: Counter[str] = Counter()
         self._input_tokens: Counter[str] = Counter()
         self._output_tokens: Counter[str] = Counter()
-        self._buckets = {name: defaultdict[str, Buckets](partial(Buckets, bounds)) for name, _, bounds, _ in HISTOGRAMS}
+        self._buckets = {
+            name: defaultdict[str, BucketCounts](partial(BucketCounts, bounds)) for name, _, bounds, _ in HISTOGRAMS
+        }
         """By name, then by phase."""
 
     def add(self, record: Record) -> None:
@@ -125,7 +127,7 @@ class Totals:
             yield histogram
 
 
-def part_seconds(parts: Parts) -> Iterator[Metric]:
+def build_part_counters(parts: TTFTParts) -> Iterator[Metric]:
     """Over the count of ``time_to_first_token_seconds`` they are means."""
     counter = CounterMetricFamily(
         f"{PREFIX}part_seconds",
@@ -138,7 +140,7 @@ def part_seconds(parts: Parts) -> Iterator[Metric]:
     yield counter
 
 
-def gauges(
+def build_gauges(
     stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str], over: bool = False
 ) -> Iterator[Metric]:
     """The run at this moment; one that is ``over`` has none, and its last values would look like a run that goes on.
@@ -162,7 +164,7 @@ def gauges(
             yield GaugeMetricFamily(PREFIX + name, text, value)
 
 
-class Collected(Collector):
+class CollectedMetrics(Collector):
     """Families that are there already."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -172,8 +174,8 @@ class Collected(Collector):
         return self._families
 
 
-def exposition(*families: Metric) -> str:
+def format_exposition(*families: Metric) -> str:
     """As text, those that have samples."""
     registry = CollectorRegistry()
-    registry.register(Collected(family for family in families if family.samples))
+    registry.register(CollectedMetrics(family for family in families if family.samples))
     return generate_latest(registry).decode()

@@ -19,30 +19,30 @@ import gevent
 import msgspec
 
 from locust_llm.client.buffering import Buffering
-from locust_llm.client.requests_bridge import authorities
-from locust_llm.client.retry import remarks_on
-from locust_llm.core.engine_metrics import BASE, SERVER, out_of_memory
-from locust_llm.core.failures import FIRST, FirstRequests, Silence
-from locust_llm.core.journal import lock
-from locust_llm.core.jsonl import line
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.retry import describe_retries
+from locust_llm.core.engine_metrics import BASE, SERVER, advise_on_memory
+from locust_llm.core.failures import FIRST, FirstRequests, SilenceDetector
+from locust_llm.core.journal import lock_file
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, LimitChange, Run, Stage, UserChange, known_limits
+from locust_llm.core.run import LimitChange, ProcessHealth, Run, Stage, UserChange, select_known_limits
 from locust_llm.core.settings import Settings
-from locust_llm.core.spans.ids import run_trace
-from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
+from locust_llm.core.spans.ids import make_run_trace
+from locust_llm.core.storage import RECORDS, RUN, make_run_folder, write_run
 from locust_llm.exit_status import ExitStatus, RunOutcome
-from locust_llm.run.arms import arms_of
-from locust_llm.run.console import columns
+from locust_llm.run.arms import list_variants
+from locust_llm.run.console import terminal_width_variable
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.refusals import advice, has_key
+from locust_llm.run.refusals import advise_on_error, has_key
 from locust_llm.run.spans.receiver import SpanReceiver
 from locust_llm.slo.rules import FAILS
 
-from .buffered_file import BufferedFile, left_over
+from .buffered_file import BufferedFile, explain_unwritten_lines
 from .live_stats import LiveStats
 from .metrics_poller import MetricsPoller
-from .prometheus import Totals
+from .prometheus import RunTotals
 
 # -- the reporter ----------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ def log_note(note: str) -> None:
     logger.info(note)
 
 
-class Made(NamedTuple):
+class ReportOutcome(NamedTuple):
     """The answer of the report process."""
 
     result: ReportResult | None
@@ -79,7 +79,7 @@ class Made(NamedTuple):
     """Why there are none, or that they are of an incomplete run; empty: nothing is missing."""
 
 
-def make_reports(folder: Path) -> Made:
+def make_reports(folder: Path) -> ReportOutcome:
     """In a process of its own: pandas and all the records would weigh on the load generator, and a reporter that dies must
     not take a run with it. The loop goes on meanwhile."""
     global _working, _given_up
@@ -90,7 +90,7 @@ def make_reports(folder: Path) -> Made:
             _working = subprocess.Popen(
                 [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
-                env=os.environ | columns(),
+                env=os.environ | terminal_width_variable(),
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
             out, err = _working.communicate()
@@ -103,7 +103,7 @@ def make_reports(folder: Path) -> Made:
             if late is not None:
                 late.kill(block=False)
         if status in (ExitStatus.OK, ExitStatus.INCOMPLETE) and (result := _answer(out)) is not None:
-            return Made(result, "the records are incomplete" if result.incomplete else "")
+            return ReportOutcome(result, "the records are incomplete" if result.incomplete else "")
         if _given_up or isinstance(late.value, str):
             return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
         reason = err.strip() or f"exit status {status}"
@@ -120,13 +120,13 @@ def _answer(out: str) -> ReportResult | None:
         return None
 
 
-def _unmade(folder: Path, what: str, reason: str) -> Made:
-    line = f"{what}; {whereabouts(folder)}"
+def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:
+    line = f"{what}; {locate_records(folder)}"
     logger.error(f"{line}\n{reason}" if reason else line)
-    return Made(None, line)
+    return ReportOutcome(None, line)
 
 
-def whereabouts(folder: Path) -> str:
+def locate_records(folder: Path) -> str:
     """Where the records of a run are that has no reports, or that they are nowhere."""
     try:
         size = (folder / RECORDS).stat().st_size
@@ -155,7 +155,7 @@ def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
     return f"The reports were given up after {patience_s:.0f} s"
 
 
-def give_up() -> None:
+def give_up_reports() -> None:
     """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a session of its own."""
     global _given_up
     if _working is not None:
@@ -182,16 +182,16 @@ class RunStore:
     ) -> None:
         """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds. ``words_seed``: see Run."""
         self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
-        self.trace = run_trace(SystemRandom()) if settings.traceparent else ""
+        self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
         self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
-        self.folder = make_folder(settings, survey.model)
-        self.live_stats, self.totals, self.buffering = LiveStats(monotonic), Totals(), Buffering()
+        self.folder = make_run_folder(settings, survey.model)
+        self.live_stats, self.totals, self.buffering = LiveStats(monotonic), RunTotals(), Buffering()
         self.started_at = now()
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.users: list[UserChange] = []
-        self.health: list[Health] = []
+        self.health: list[ProcessHealth] = []
         self.stopped_early = ""
         self.cut_at: float | None = None
         """As in Run."""
@@ -205,7 +205,7 @@ class RunStore:
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
         self._first, self._key = FirstRequests(), has_key(headers)
-        self._silence = Silence()
+        self._silence = SilenceDetector()
         self._out_of_memory = ""
         """The message of the first failure that is about memory."""
         self.poller: MetricsPoller | None = None
@@ -213,13 +213,13 @@ class RunStore:
         if settings.server_metrics:
             self.poller = MetricsPoller(
                 settings.host, headers, self.folder, settings.metrics_url, replicas=settings.hosts,
-                verify=False if settings.insecure else authorities(), clock=now, add_note=self.add_note,
+                verify=False if settings.insecure else find_trusted_certificates(), clock=now, add_note=self.add_note,
                 simulated=survey.simulated, whose=BASE if settings.candidate not in ("", settings.host) else SERVER,
             )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""
         self._file = BufferedFile(self.folder / RECORDS)
-        self._lock = lock(self.folder / RECORDS)
+        self._lock = lock_file(self.folder / RECORDS)
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
         """Read the server's metrics and take its spans from now on, in greenlets that ``spawn`` makes. Raises OSError."""
@@ -232,7 +232,7 @@ class RunStore:
 
     def write(self, record: Record, *, gated: bool) -> bool:
         """To the disk, before anything else. False: an attempt that is followed by another one."""
-        self._file.write(line(record))
+        self._file.write(format_record_line(record))
         self._resent += record.resent
         if record.outcome == RETRIED:
             self._retried += 1
@@ -243,7 +243,7 @@ class RunStore:
             self.add_note(f"WARNING: {self._why(all_failed)}")
         if news := self._silence.add(record, self.profiling_at):
             log_note(news)
-        if record.failed and not self._out_of_memory and out_of_memory(record.error, None):
+        if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
             self._out_of_memory = record.error
         if news := self.buffering.add(record):
             log_note(news)
@@ -258,7 +258,7 @@ class RunStore:
         """The first requests have failed: each kind with what to do about it."""
         found = []
         for first, count in failed:
-            todo = advice(first.status, first.error, self.settings, key=self._key)
+            todo = advise_on_error(first.status, first.error, self.settings, key=self._key)
             found.append(f"{count} x {first.outcome}: {first.error}{f' ({todo})' if todo else ''}")
         return f"each of the first {FIRST} requests failed: {'; '.join(found)}"
 
@@ -315,9 +315,9 @@ class RunStore:
             "spans": None if self.spans is None else self.spans.counts,
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
-            "limits": known_limits(self.limits),
+            "limits": select_known_limits(self.limits),
             "users": tuple(self.users),
-            "arms": arms_of(self.settings, s),
+            "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "client_live": self.live_stats.shown_client or self.live_stats.client(),
@@ -328,7 +328,7 @@ class RunStore:
             "notes": (
                 *self._notes,
                 *self.buffering.remarks(),
-                *remarks_on(self._retried, self._resent),
+                *describe_retries(self._retried, self._resent),
                 *self._servers_own(stages),
             ),
         }
@@ -344,7 +344,7 @@ class RunStore:
             whole = self.profiling_at, self.stopping_at or self._now()
             yield from self.poller.remarks(loaded or [whole], limit)
         if self._out_of_memory:
-            yield out_of_memory(self._out_of_memory, limit)
+            yield advise_on_memory(self._out_of_memory, limit)
 
     def check_complete(self) -> None:
         """Once, when the last record is here: add what the result lacks."""
@@ -374,7 +374,7 @@ class RunStore:
         except OSError as error:
             self.add_gap(f"{self.folder / RUN} cannot be written: {error.strerror}")
         if self._file.waiting:
-            self.add_gap(left_over(self._file))
+            self.add_gap(explain_unwritten_lines(self._file))
             return ""
         self.result, missing = make_reports(self.folder)
         if self.result is None:

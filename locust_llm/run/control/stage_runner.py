@@ -9,17 +9,28 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.arms import PAIR, Block
-from locust_llm.core.jsonl import line
+from locust_llm.core.arms import PAIR, TrialBlock
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.phases import WARMUP
 from locust_llm.core.record import OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, LimitChange, Offer, Run, Stage
-from locust_llm.core.settings import Settings, of_stage
+from locust_llm.core.run import LimitChange, OpenLoopSchedule, ProcessHealth, Run, Stage
+from locust_llm.core.settings import Settings, make_stage_settings
 from locust_llm.core.storage import RECORDS, write_run
-from locust_llm.core.sweep import COUNT, ENDED, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
-from locust_llm.core.text import sentence
-from locust_llm.slo.intervals import needed
+from locust_llm.core.sweep import (
+    COUNT,
+    ENDED,
+    REPEAT,
+    STOPPED,
+    TIME_UP,
+    FinishedStage,
+    RunningStage,
+    Sweep,
+    choose_next_stage,
+    parse_duration_range,
+)
+from locust_llm.core.text import capitalise_sentence
+from locust_llm.slo.intervals import count_needed_values
 
 from .buffered_file import BufferedFile
 from .run_store import make_reports
@@ -40,18 +51,18 @@ class StageRunner:
         self.asked, self._clock = asked, clock
         self.number = 0
         self.value = asked.values[0]
-        self.settings = of_stage(settings, asked.axis, self.value)
+        self.settings = make_stage_settings(settings, asked.axis, self.value)
         """Of this stage; before the first one those of the first."""
         self.finished: list[Stage] = []
         self.end = ""
         """Why there are no more."""
-        self.health: list[Health] = []
+        self.health: list[ProcessHealth] = []
         """Of the processes, in the stage that is over."""
         self.due: tuple[int, int] = (0, 0)
         """Arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
-        self._done: list[Done] = []
-        self._stretch: Stretch | None = None
+        self._done: list[FinishedStage] = []
+        self._stretch: RunningStage | None = None
         self._began_at = 0.0
         self._ended_at: float | None = None
         self._file: BufferedFile | None = None
@@ -77,12 +88,12 @@ class StageRunner:
 
     def next(self) -> bool:
         """The next stage is to be; False: there is none."""
-        step = following(self.asked, self._done, find_max=self._whole.find_max)
+        step = choose_next_stage(self.asked, self._done, find_max=self._whole.find_max)
         if isinstance(step, str):
             self.end = step
             return False
         self.number, self.value = self.number + 1, step
-        self.settings = of_stage(self._whole, self.asked.axis, step)
+        self.settings = make_stage_settings(self._whole, self.asked.axis, step)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / RECORDS).unlink(missing_ok=True)
         self._file = BufferedFile(self.folder / RECORDS)
@@ -91,13 +102,13 @@ class StageRunner:
     def begin(self, now: float) -> None:
         """From here on its requests are sent (Unix seconds)."""
         self._began_at, self._ended_at, self.due = now, None, (0, 0)
-        at_least_s, at_most_s = duration(self._whole.stage_duration)
+        at_least_s, at_most_s = parse_duration_range(self._whole.stage_duration)
         users = None if self.settings.open_loop else self.settings.users
-        requests = self._whole.stage_requests or enough(self._whole)
+        requests = self._whole.stage_requests or count_requests_needed(self._whole)
         requests = max(requests, (self._whole.stage_requests_per_user or 0) * (users or 0))
         if not self.repeats:
             at_most_s = max(at_least_s, min(at_most_s, self._share_s(now)))
-            self._stretch = Stretch(
+            self._stretch = RunningStage(
                 now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests,
                 waves=self._whole.stage_warmup_per_user,
             )  # fmt: skip
@@ -124,7 +135,7 @@ class StageRunner:
             if not measured:
                 record = msgspec.structs.replace(record, phase=WARMUP)
         assert self._file is not None
-        self._file.write(line(record))
+        self._file.write(format_record_line(record))
         return record
 
     def look(self, now: float, inside: int, due: int) -> bool:
@@ -165,7 +176,9 @@ class StageRunner:
             why=why,
         )
 
-    def facts(self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: Offer | None, missing: int) -> Run:
+    def facts(
+        self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: OpenLoopSchedule | None, missing: int
+    ) -> Run:
         """The stage that is over as a run of its own. ``run``: the whole one; ``limits``, ``offer``: of this stage;
         ``missing``: its arrivals that find no user."""
         measured_at = stage.measured_at or stage.ended_at
@@ -211,8 +224,8 @@ class StageRunner:
             return
         result = make_reports(self.folder).result or ReportResult()
         client = None if result.client is None else result.client.level
-        self._done.append(Done(self.value, result.slo_status, result.throughput, client))
-        logger.info(f"{sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})")
+        self._done.append(FinishedStage(self.value, result.slo_status, result.throughput, client))
+        logger.info(f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})")
 
 
 class BlockRunner(StageRunner):
@@ -220,7 +233,7 @@ class BlockRunner(StageRunner):
     begin of one is not counted: so no arm sees the queue of the other. There are no folders and reports of blocks."""
 
     @property
-    def block(self) -> Block:
+    def block(self) -> TrialBlock:
         """That is on, or was last."""
         return self._whole.blocks[max(self.number, 1) - 1]
 
@@ -236,7 +249,7 @@ class BlockRunner(StageRunner):
             return False
         self.number += 1
         self.value = float(self.number)
-        self.settings = of_stage(self._whole, self.asked.axis, self.value)
+        self.settings = make_stage_settings(self._whole, self.asked.axis, self.value)
         return True
 
     @property
@@ -270,7 +283,7 @@ class BlockRunner(StageRunner):
         )
 
 
-def enough(s: Settings) -> int:
+def count_requests_needed(s: Settings) -> int:
     """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
     percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
-    return max([MIN_REQUESTS, *map(needed, percentiles)])
+    return max([MIN_REQUESTS, *map(count_needed_values, percentiles)])

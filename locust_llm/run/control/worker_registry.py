@@ -13,12 +13,12 @@ from locust.runners import LocalRunner
 import msgspec
 import zmq
 
-from locust_llm.core.journal import JOURNALS, read_journal, records_of
+from locust_llm.core.journal import JOURNALS, read_journal, select_intact_records
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health
-from locust_llm.core.text import duration, many
+from locust_llm.core.run import ProcessHealth
+from locust_llm.core.text import format_count, format_duration
 from locust_llm.run.protocol import GONE_S, LOCAL, Records
-from locust_llm.run.worker.outbox import Inbox, frames
+from locust_llm.run.worker.outbox import RecordInbox, list_record_frames
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
@@ -33,7 +33,7 @@ class WorkerState:
         self.seen_at = now
         self.users = 0
         self.reads = 0
-        self.health: Health | None = None
+        self.health: ProcessHealth | None = None
         self.out: Counter[str] = Counter()
         """By phase: requests that were given to it, and are not back as records or otherwise."""
         self.admitted = 0
@@ -48,7 +48,7 @@ class WorkerState:
         """It has ended what it had."""
 
 
-class Loss(NamedTuple):
+class WorkerLoss(NamedTuple):
     """What went with a process."""
 
     unsent: dict[str, int]
@@ -60,7 +60,7 @@ class Loss(NamedTuple):
     sessions: tuple[int, int] | None
     """Of the phase of its last status: (begun, ended). None: not known."""
     phase: str
-    health: Health | None
+    health: ProcessHealth | None
     reads: int
 
 
@@ -69,7 +69,7 @@ class WorkerRegistry:
 
     def __init__(self, runner: Any, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.names: list[str] = []
-        self.inbox = Inbox()
+        self.inbox = RecordInbox()
         self._runner, self._folder, self._clock = runner, folder, clock
         self._members: dict[str, WorkerState] = {}
         self._clock_errors_s: dict[str, float] = {}
@@ -140,7 +140,7 @@ class WorkerRegistry:
 
     def take(self, name: str, batch: Records) -> list[Record]:
         """The records of a batch that were not here yet."""
-        return self._count(name, self.inbox.take(name, frames(batch)))
+        return self._count(name, self.inbox.take(name, list_record_frames(batch)))
 
     def _count(self, name: str, records: list[Record]) -> list[Record]:
         if name in self._members:
@@ -155,11 +155,11 @@ class WorkerRegistry:
     def remarks(self) -> Iterator[str]:
         """At the end: what came after all, and how well the timelines agree, where they are of several clocks."""
         if self.late:
-            yield f"{many(self.late, 'record')} of workers that had been given up came after all"
+            yield f"{format_count(self.late, 'record')} of workers that had been given up came after all"
         if errors_s := self._clock_errors_s:
             yield (
-                f"the times of {many(len(errors_s), 'worker')} with a clock of another machine are on the master's to "
-                f"within {duration(max(errors_s.values()))}; no duration is made of the clocks of two machines"
+                f"the times of {format_count(len(errors_s), 'worker')} with a clock of another machine are on the master's to "
+                f"within {format_duration(max(errors_s.values()))}; no duration is made of the clocks of two machines"
             )
 
     # -- who is lost ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class WorkerRegistry:
             if not worker.through and (
                 name not in clients
                 or now - worker.seen_at > GONE_S
-                or (now - worker.seen_at > QUIET_S and not connected(self._runner, name))
+                or (now - worker.seen_at > QUIET_S and not is_worker_connected(self._runner, name))
             )
         ]  # fmt: skip
 
@@ -190,7 +190,7 @@ class WorkerRegistry:
             return []
         worker = self._members[name]
         worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
-        return self._count(name, self.inbox.take(name, records_of(journaled.frames)))
+        return self._count(name, self.inbox.take(name, select_intact_records(journaled.frames)))
 
     def remove_journal(self, name: str) -> None:
         """What was recovered of it is on the disk elsewhere."""
@@ -207,7 +207,7 @@ class WorkerRegistry:
         self._lost[record.worker] -= counted
         return counted
 
-    def drop(self, name: str) -> Loss:
+    def drop(self, name: str) -> WorkerLoss:
         """It is lost, and what could be recovered was."""
         worker = self._members.pop(name)
         sent = left = max(0, worker.admitted - worker.recorded)
@@ -218,7 +218,7 @@ class WorkerRegistry:
         self._lost[name] = sent
         health, clock_error_s = worker.health, self._clock_errors_s.get(name, 0.0)
         health = health and msgspec.structs.replace(health, clock_error_s=clock_error_s)
-        return Loss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads)
+        return WorkerLoss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads)
 
 
 def _users(clients: Any, name: str) -> int:
@@ -226,7 +226,7 @@ def _users(clients: Any, name: str) -> int:
     return int(clients[name].user_count) if name in clients else 0
 
 
-def connected(runner: Any, name: str) -> bool:
+def is_worker_connected(runner: Any, name: str) -> bool:
     """Whether the worker still has its connection to the master. The kernel closes it when a process dies, and not when it
     is stopped.
 

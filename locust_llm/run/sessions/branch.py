@@ -14,37 +14,37 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 
 from locust_llm import events
-from locust_llm.client.answer import Answer, answered, joined
-from locust_llm.client.api import length_fields
+from locust_llm.client.answer import Answer, build_answer, join_deltas
+from locust_llm.client.api import make_length_fields
 from locust_llm.client.bounds import chunk_limit
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.loop_turns import can_wait
 from locust_llm.client.process_reader import reader_failure
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
+from locust_llm.client.requests_bridge import format_request_head, make_target, strip_headers_elsewhere, update_session
 from locust_llm.client.response import Response
-from locust_llm.client.retry import RETRIABLE, pause_s
-from locust_llm.core.foreign_text import NAME_BYTES, secrets_of, shown
-from locust_llm.core.phases import label_of, stage_of
+from locust_llm.client.retry import RETRIABLE, retry_pause_s
+from locust_llm.core.foreign_text import NAME_BYTES, collect_secrets, sanitise_text
+from locust_llm.core.phases import label_phase, stage_of_phase
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.spans.ids import HEADER as TRACEPARENT
-from locust_llm.core.spans.ids import traceparent
-from locust_llm.load.media import counted
-from locust_llm.load.schema import Wanted, fits, wanted
+from locust_llm.core.spans.ids import make_traceparent
+from locust_llm.load.media import count_media
+from locust_llm.load.schema import ResponseSchema, find_response_schema, matches_response_schema
 from locust_llm.protocols.answer import USUAL
-from locust_llm.protocols.known import PROTOCOLS, request_pieces
+from locust_llm.protocols.known import PROTOCOLS, encode_request_pieces
 from locust_llm.run.access.headers import EXPIRED, KeyHeaders
-from locust_llm.run.address import url_of
-from locust_llm.run.arms import Side
+from locust_llm.run.address import join_server_url
+from locust_llm.run.arms import VariantTarget
 from locust_llm.run.request_form import RequestForm
-from locust_llm.run.worker.affinity import header
-from locust_llm.run.worker.kept_responses import KeptResponses, marked
-from locust_llm.run.worker.locust_stats import log
+from locust_llm.run.worker.affinity import read_response_header
+from locust_llm.run.worker.kept_responses import KeptResponses, mark_response_id
+from locust_llm.run.worker.locust_stats import log_to_locust
 from locust_llm.run.worker.permits import Permit
-from locust_llm.run.worker.sender import Sender
+from locust_llm.run.worker.sender import WorkerContext
 
-from .turn import Turn
+from .turn import OutgoingTurn
 
 FAILED_S: Final = 1.0
 """Least time between two requests of a branch in a closed loop after a failure: a server that refuses at once would
@@ -54,10 +54,10 @@ Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]
 """From the number of an attempt and its due time to its request."""
 
 
-class User(Protocol):
+class SendingUser(Protocol):
     """What a branch needs of its user."""
 
-    sender: Sender
+    sender: WorkerContext
     environment: Environment
     client: HttpSession
     host: str | None
@@ -72,17 +72,17 @@ class User(Protocol):
     def context(self) -> dict[str, Any]: ...
 
 
-class Sent(NamedTuple):
+class SentAttempt(NamedTuple):
     """How the last attempt was sent."""
 
-    side: Side
+    side: VariantTarget
     form: RequestForm
 
 
-class Branch:
+class RequestSender:
     """One request at a time; those of a user's branches run side by side."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: SendingUser) -> None:
         self._user = user
         self._lines: dict[str, UserConnection] = {}
         """By address, where there are several."""
@@ -92,14 +92,14 @@ class Branch:
         self._plain: dict[tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
         """By address and tenant: what the last request was prepared from, it, how it begins, and the trace of its run
         (empty: it has no traceparent of ours)."""
-        self._wanted: Wanted | None = None
+        self._wanted: ResponseSchema | None = None
         self._lose: Callable[[], int] | None = None
-        self._sent: Sent | None = None
+        self._sent: SentAttempt | None = None
         self._session = ""
         self.kept = KeptResponses()
 
     @property
-    def sender(self) -> Sender:
+    def sender(self) -> WorkerContext:
         """That of its user."""
         return self._user.sender
 
@@ -145,10 +145,10 @@ class Branch:
     def answer(self, record: Record, *, keep_text: bool = True) -> Answer:
         """What ``chat()`` returns of the request just sent."""
         kept = stream.answer.deltas if (stream := self.line.stream) is not None else [] if keep_text else None
-        return answered(record, kept, marked(self.kept.id))
+        return build_answer(record, kept, mark_response_id(self.kept.id))
 
     def send(
-        self, permit: Permit, turn: Turn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
+        self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
         """Send one request; returns its record."""
@@ -161,15 +161,15 @@ class Branch:
             model = side.set_model or user.model or turn.model or side.model
             messages, kept = self.kept.asked(turn.messages, settings)
             asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
-            self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
+            self._wanted = find_response_schema(asked)  # an answer with a form of its own ends by itself
             sized = turn.sized and self._wanted is None
-            fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
-            if media := counted(turn.messages):
+            fields = {**(make_length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
+            if media := count_media(turn.messages):
                 sender.turns.take()
             form = sender.form(side)
 
             def written() -> list[bytes]:
-                return request_pieces(
+                return encode_request_pieces(
                     settings.endpoint_type, model, messages, turn.output_tokens, streaming=settings.streaming,
                     per_chunk_usage=settings.per_chunk_usage, **form.fields(settings), **fields,
                 )  # fmt: skip
@@ -189,11 +189,11 @@ class Branch:
                 if form != (now := sender.form(side)):
                     form = now
                     pieces = written()
-                self._sent = Sent(side, form)
+                self._sent = SentAttempt(side, form)
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
                 prepared, wire, more = self._prepare(pieces, its_id, headers, side, turn.tenant)
                 request = Request(
-                    target=target(prepared.url or "", self._user.client.verify, self._user.client.cert),
+                    target=make_target(prepared.url or "", self._user.client.verify, self._user.client.cert),
                     data=wire,
                     more=more,
                     labels=labels | {"id": its_id, "attempt": number},
@@ -215,12 +215,12 @@ class Branch:
         self._lose, self._session = turn.lose, turn.session
         return self._attempts(permit, attempt)
 
-    def _labels(self, permit: Permit, turn: Turn, side: Side) -> dict[str, Any]:
+    def _labels(self, permit: Permit, turn: OutgoingTurn, side: VariantTarget) -> dict[str, Any]:
         """What the record says of this request, whatever becomes of it."""
         settings, user, block = self.sender.settings, self._user, self.sender.block(permit.phase)
         return {
             "worker": self.sender.worker, "user": user.number, "user_class": type(user).__name__,
-            "phase": label_of(permit.phase), "stage": stage_of(permit.phase),
+            "phase": label_phase(permit.phase), "stage": stage_of_phase(permit.phase),
             "turn": turn.number, "turns": turn.turns, "after": turn.after, "tool_s": turn.tool_s,
             "asked_input_tokens": turn.input_tokens,
             **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
@@ -242,7 +242,7 @@ class Branch:
                     if refused[0].status == EXPIRED and not self._has_another_key(refused[1]):
                         return self._finish(*refused)
                 request, prepared = attempt(number, due_at)
-                record = exchange(
+                record = exchange_request(
                     self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
                 )
                 sender.done += record.admitted_at is not None
@@ -281,7 +281,7 @@ class Branch:
             return 0.0
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None
-        return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
+        return retry_pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _has_another_key(self, refused: requests.PreparedRequest) -> bool:
         """Than that of a request whose key had expired; the command that prints it is waited for."""
@@ -289,7 +289,12 @@ class Branch:
         return isinstance(headers, KeyHeaders) and headers.another(refused.headers)
 
     def _prepare(
-        self, body: Sequence[bytes], request_id: str, headers: dict[str, str] | None, side: Side, tenant: str = ""
+        self,
+        body: Sequence[bytes],
+        request_id: str,
+        headers: dict[str, str] | None,
+        side: VariantTarget,
+        tenant: str = "",
     ) -> tuple[requests.PreparedRequest, bytes, tuple[bytes, ...]]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send, and what
         follows on them).
@@ -308,36 +313,38 @@ class Branch:
         if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(b"".join(body), request_id, headers, side)
             if key is None:
-                return prepared, head(prepared) + b"\r\n" + body[0], tuple(body[1:])
+                return prepared, format_request_head(prepared) + b"\r\n" + body[0], tuple(body[1:])
             trace = self._trace(headers, side)
             for name in ("X-Request-Id", "Content-Length", *([TRACEPARENT] if trace else [])):
                 del prepared.headers[name]
-            plain = self._plain[side.address, tenant] = key, prepared, head(prepared), trace
+            plain = self._plain[side.address, tenant] = key, prepared, format_request_head(prepared), trace
         _, prepared, beginning, trace = plain
         own = f"X-Request-Id: {request_id}\r\n"
         if trace:
-            own += f"{TRACEPARENT}: {traceparent(trace, request_id, self.sender.settings.traced_share)}\r\n"
+            own += f"{TRACEPARENT}: {make_traceparent(trace, request_id, self.sender.settings.traced_share)}\r\n"
         values = (beginning, own.encode(), sum(map(len, body)), body[0])
         return prepared, b"%b%bContent-Length: %d\r\n\r\n%b" % values, tuple(body[1:])
 
-    def _trace(self, headers: dict[str, str] | None, side: Side) -> str:
+    def _trace(self, headers: dict[str, str] | None, side: VariantTarget) -> str:
         """Of the run; empty where requests have no traceparent, or one of the user's own."""
         given = (*self._user.client.headers, *(headers or ()), *side.headers)
         return "" if any(name.lower() == TRACEPARENT for name in given) else self.sender.trace
 
     def _prepare_with_requests(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: VariantTarget
     ) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id}
         if trace := self._trace(headers, side):
-            own[TRACEPARENT] = traceparent(trace, request_id, self.sender.settings.traced_share)
+            own[TRACEPARENT] = make_traceparent(trace, request_id, self.sender.settings.traced_share)
         own |= {**(headers or {}), **side.headers}
         self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
-        request = requests.Request("POST", url_of(side.address, self.sender.settings.endpoint), data=data, headers=own)
+        request = requests.Request(
+            "POST", join_server_url(side.address, self.sender.settings.endpoint), data=data, headers=own
+        )
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self._user.client, request)
         # an auth of the user's may rewrite the address
-        strip_abroad(self._user.client, {**self.sender.headers, **side.headers}, side.address, prepared)
+        strip_headers_elsewhere(self._user.client, {**self.sender.headers, **side.headers}, side.address, prepared)
         return prepared
 
     def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
@@ -357,7 +364,9 @@ class Branch:
         if stream is not None:
             self.sender.affinity.answered(self._session, stream)
         if self._wanted is not None and record.outcome == OK and stream is not None:
-            record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
+            record = replace(
+                record, schema_valid=matches_response_schema(self._wanted, join_deltas(stream.answer.deltas or ()))
+            )
         if record.outcome != OK and not retried and self._lose is not None:
             record = replace(record, unsent=self._lose())
         self.kept.ended(record, stream, self.sender)
@@ -367,7 +376,9 @@ class Branch:
         if stream is not None:
             update_session(self._user.client, prepared, stream)
         gated = self.sender.gate.limit is not None
-        log(self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried, gated=gated)
+        log_to_locust(
+            self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried, gated=gated
+        )
         events.record.fire(user=self._user, record=record)
         return record
 
@@ -379,43 +390,45 @@ class Branch:
         usual = record.outcome == OK and record.finish_reason in USUAL
         if usual and not backend_header:
             return record, ""
-        secrets = secrets_of(prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)})
-        if backend_header and stream is not None and (backend := header(stream, backend_header)):
-            record = replace(record, backend=shown(backend, secrets, most=NAME_BYTES))
+        secrets = collect_secrets(prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)})
+        if backend_header and stream is not None and (backend := read_response_header(stream, backend_header)):
+            record = replace(record, backend=sanitise_text(backend, secrets, most=NAME_BYTES))
         if usual:
             return record, ""
-        message, reason = shown(record.error, secrets), record.finish_reason
-        record = replace(record, error=message, finish_reason=None if reason is None else shown(reason, secrets))
+        message, reason = sanitise_text(record.error, secrets), record.finish_reason
+        record = replace(
+            record, error=message, finish_reason=None if reason is None else sanitise_text(reason, secrets)
+        )
         if record.outcome == OK:
             return record, ""
         if retried:
             return replace(record, outcome=RETRIED), ""
         name, first = self.sender.failure_kinds.name(record.outcome, message)
         if first and record.failed and stream is not None:
-            record = replace(record, sample=shown(stream.sample, secrets, lines=True))
+            record = replace(record, sample=sanitise_text(stream.sample, secrets, lines=True))
         return record, name
 
 
-class Branches:
+class SenderPool:
     """Those of one user: the main one, and as many beside it as a session needs at a time."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: SendingUser) -> None:
         self._user = user
-        self.main = Branch(user)
-        self._all, self._free = [self.main], list[Branch]()
+        self.main = RequestSender(user)
+        self._all, self._free = [self.main], list[RequestSender]()
 
     def tenant(self, session: str) -> str:
         """Whose this session is."""
         return self._user.tenant or self.main.sender.tenants.of(self._user.number, session)
 
-    def take(self) -> Branch:
+    def take(self) -> RequestSender:
         """One that nobody uses."""
         if self._free:
             return self._free.pop()
-        self._all.append(branch := Branch(self._user))
+        self._all.append(branch := RequestSender(self._user))
         return branch
 
-    def give_back(self, branch: Branch) -> None:
+    def give_back(self, branch: RequestSender) -> None:
         """Its connection stays open for the next."""
         self._free.append(branch)
 

@@ -16,11 +16,11 @@ from gevent.pool import Group
 from locust_llm.client.answer import Answer
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.record import OK, Record
-from locust_llm.load.conversation import Message, turn_before
+from locust_llm.load.conversation import Message, previous_turn
 from locust_llm.run.worker.permits import Permit
 
-from .branch import Branch, Branches
-from .turn import Turn
+from .branch import RequestSender, SenderPool
+from .turn import OutgoingTurn
 
 Content = str | Message | list[Message] | None
 """What a turn adds to the history: a text of the user, messages, or (None) a synthetic prompt."""
@@ -29,7 +29,7 @@ Content = str | Message | list[Message] | None
 class _Whole:
     """What the branches of a session share."""
 
-    def __init__(self, branches: Branches, id: str) -> None:
+    def __init__(self, branches: SenderPool, id: str) -> None:
         self.branches, self.id, self.sender = branches, id, branches.main.sender
         self.model = self.sender.sessions.model(id)
         self.tenant = branches.tenant(id)
@@ -39,7 +39,7 @@ class _Whole:
         self.permit: Permit | None = None
         """Of the first turn."""
 
-    def take(self, branch: Branch) -> Permit:
+    def take(self, branch: RequestSender) -> Permit:
         """To send the next turn. Raises StopUser: the run is ending, or has as many sessions as it was to have."""
         sender, settings = self.sender, self.sender.settings
         permit = branch.permit(later=self.permit is not None)
@@ -61,10 +61,10 @@ class _Whole:
             self.sender.session_ended(self.permit, 0, dealt=True)
 
 
-class Line:
+class TurnLine:
     """Turns one after the other. The history grows by each with its answer; a turn that failed leaves it as it was."""
 
-    def __init__(self, whole: _Whole, branch: Branch, messages: list[Message], after: tuple[int, ...]) -> None:
+    def __init__(self, whole: _Whole, branch: RequestSender, messages: list[Message], after: tuple[int, ...]) -> None:
         self._whole, self._branch = whole, branch
         self.messages = messages
         """The history; code may cut it or add to it."""
@@ -100,13 +100,13 @@ class Line:
             max_tokens = max_tokens or drawn.output_tokens
             asked = drawn.input_tokens if first else None  # of a later turn the history counts too
         else:
-            new = [{"role": "user", "content": content}] if isinstance(content, str) else list_of(content)
+            new = [{"role": "user", "content": content}] if isinstance(content, str) else as_message_list(content)
             max_tokens = max_tokens or prompts.output_tokens()
         number = next(whole.numbers)
-        turn = Turn(
+        turn = OutgoingTurn(
             [*self.messages, *new], asked, max_tokens, whole.id, number, sized=content is None or input_tokens is not None,
             model=whole.model, tenant=whole.tenant,
-            after=None if self.after == turn_before(number) else self.after, tool_s=self._tool_s,
+            after=None if self.after == previous_turn(number) else self.after, tool_s=self._tool_s,
         )  # fmt: skip
         self._tool_s = None
         record = branch.send(permit, turn, name, headers, True, body)
@@ -136,7 +136,7 @@ class Line:
 class Pending(AsyncResult):  # type: ignore[misc]  # gevent's has no types
     """An answer (or a tool's result) to come: ``get()`` waits for it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: TurnLine) -> None:
         super().__init__()
         self.line = line
 
@@ -144,7 +144,7 @@ class Pending(AsyncResult):  # type: ignore[misc]  # gevent's has no types
 class Fork:
     """A branch of a session: what it is asked for is done in this order, beside the session."""
 
-    def __init__(self, whole: _Whole, line: Line) -> None:
+    def __init__(self, whole: _Whole, line: TurnLine) -> None:
         self._whole, self._line = whole, line
         self._last: Pending | None = None
 
@@ -185,13 +185,13 @@ class Fork:
             self._last.get()
 
 
-class Session(Line):
+class Session(TurnLine):
     """A session; ``with user.open_session() as session:`` waits at its end for all its branches."""
 
-    def __init__(self, branches: Branches, id: str) -> None:
+    def __init__(self, branches: SenderPool, id: str) -> None:
         super().__init__(_Whole(branches, id), branches.main, [], ())
         self.id = id
-        self._forks: list[tuple[Fork, Branch]] = []
+        self._forks: list[tuple[Fork, RequestSender]] = []
 
     @property
     def records(self) -> list[Record]:
@@ -201,7 +201,7 @@ class Session(Line):
     def fork(self) -> Fork:
         """A branch whose history begins with that of the session as it is now."""
         branch = self._whole.branches.take()
-        fork = Fork(self._whole, Line(self._whole, branch, [*self.messages], self.after))
+        fork = Fork(self._whole, TurnLine(self._whole, branch, [*self.messages], self.after))
         self._forks.append((fork, branch))
         return fork
 
@@ -225,6 +225,6 @@ class Session(Line):
                 self._whole.branches.give_back(branch)
 
 
-def list_of(content: Message | list[Message]) -> list[Message]:
+def as_message_list(content: Message | list[Message]) -> list[Message]:
     """One message as a list of one."""
     return content if isinstance(content, list) else [content]

@@ -7,21 +7,21 @@ import gevent
 from gevent import GreenletExit
 from gevent.pool import Group
 
-from locust_llm.client.answer import answer_tokens
+from locust_llm.client.answer import count_answer_tokens
 from locust_llm.core.record import OK, Record
-from locust_llm.load.conversation import Ask, Conversation
-from locust_llm.load.formats import Item
+from locust_llm.load.conversation import Conversation, ConversationRequest
+from locust_llm.load.formats import DatasetSession
 from locust_llm.run.worker.permits import Permit
 
-from .branch import Branch, Branches
-from .turn import turn_of
+from .branch import RequestSender, SenderPool
+from .turn import make_turn
 
 
-class Tree:
+class SessionTree:
     """One session under way; a line of turns is a tree without branches."""
 
     def __init__(
-        self, branches: Branches, conversation: Conversation, item: Item | None, *,
+        self, branches: SenderPool, conversation: Conversation, item: DatasetSession | None, *,
         name: str | None, headers: dict[str, str] | None, keep_text: bool, body: dict[str, Any],
     ) -> None:  # fmt: skip
         """``item``: of a file, whose turns may name their output length."""
@@ -48,11 +48,11 @@ class Tree:
         if self._error is not None:
             raise self._error
 
-    def _ready(self) -> list[Ask]:
+    def _ready(self) -> list[ConversationRequest]:
         """The turns that wait for none any more."""
         return list(iter(self._conversation.next, None))
 
-    def _line(self, branch: Branch, ask: Ask, permit: Permit) -> None:
+    def _line(self, branch: RequestSender, ask: ConversationRequest, permit: Permit) -> None:
         """This turn, and one after the other that goes on from it; others that can are sent beside them."""
         while True:
             record = self._request(branch, ask, permit)
@@ -66,12 +66,12 @@ class Tree:
                 return
             permit = following
 
-    def _beside(self, asks: list[Ask], permit: Permit, ended_at: float) -> None:
+    def _beside(self, asks: list[ConversationRequest], permit: Permit, ended_at: float) -> None:
         """Each of these goes its own way; what they wait for ended at ``ended_at``, and the last of it had this permit."""
         for ask in asks:
             self._group.spawn(self._branch, ask, permit, ended_at)
 
-    def _branch(self, ask: Ask, permit: Permit, ended_at: float) -> None:
+    def _branch(self, ask: ConversationRequest, permit: Permit, ended_at: float) -> None:
         branch = self._branches.take()
         try:
             following = self._following(branch, permit, ask, ended_at)
@@ -84,7 +84,9 @@ class Tree:
         finally:
             self._branches.give_back(branch)
 
-    def _following(self, branch: Branch, permit: Permit, ask: Ask, ended_at: float) -> Permit | None:
+    def _following(
+        self, branch: RequestSender, permit: Permit, ask: ConversationRequest, ended_at: float
+    ) -> Permit | None:
         """For a later turn: due at the time of its trace, or after its wait; None: the warmup is over, and its sessions with
         it."""
         if permit.item is not None:
@@ -101,14 +103,14 @@ class Tree:
         self._sender.permits.put_back(following)
         return None
 
-    def _request(self, branch: Branch, ask: Ask, permit: Permit) -> Record:
+    def _request(self, branch: RequestSender, ask: ConversationRequest, permit: Permit) -> Record:
         conversation, item = self._conversation, self._item
         more = conversation.left > 0
         sized = item is None or item.turns[ask.turn].output_tokens is not None
-        turn = turn_of(ask, conversation, sized=sized)
+        turn = make_turn(ask, conversation, sized=sized)
         record = branch.send(permit, turn, self._name, self._headers, self._keep_text or more, self._body)
         self.records.append(record)
         if record.outcome == OK:
             kept = branch.kept.mark(self._sender)
-            conversation.add_answer(branch.text if more else "", answer_tokens(record), to=ask.turn, **kept)
+            conversation.add_answer(branch.text if more else "", count_answer_tokens(record), to=ask.turn, **kept)
         return record

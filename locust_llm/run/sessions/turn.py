@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from locust_llm.load.conversation import Ask, Conversation, turn_before
+from locust_llm.load.conversation import Conversation, ConversationRequest, previous_turn
 
 
-class Turn(NamedTuple):
+class OutgoingTurn(NamedTuple):
     """Content and labels of one request."""
 
     messages: list[dict[str, Any]]
@@ -33,13 +33,13 @@ class Turn(NamedTuple):
     """Called when it failed: how many turns are never sent for that."""
 
 
-def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
+def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bool) -> OutgoingTurn:
     """A request of a session."""
     number = ask.turn
-    return Turn(
+    return OutgoingTurn(
         ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
         turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
-        after=None if ask.after == turn_before(number) else ask.after,
+        after=None if ask.after == previous_turn(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
         prefix=ask.prefix,
         tenant=conversation.tenant,

@@ -20,7 +20,7 @@ _GZIP: Final = 31
 """wbits of zlib: a gzip header, and the largest window."""
 
 
-class Refused(Exception):
+class ExportRefused(Exception):
     """No export of spans: ``args`` are the HTTP status, and why."""
 
     @property
@@ -32,44 +32,44 @@ class Refused(Exception):
         return str(self.args[1])
 
 
-class Answer(NamedTuple):
+class ExportResponse(NamedTuple):
     status: int
     kind: str
     body: bytes
 
 
-def kind_of(content_type: str) -> str:
+def parse_content_type(content_type: str) -> str:
     """Raises Refused."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON):
-        raise Refused(415, f"Content-Type must be {PROTOBUF} or {JSON}")
-    if kind == PROTOBUF and not otlp_protobuf.available():
-        raise Refused(415, otlp_protobuf.MISSING)
+        raise ExportRefused(415, f"Content-Type must be {PROTOBUF} or {JSON}")
+    if kind == PROTOBUF and not otlp_protobuf.is_protobuf_available():
+        raise ExportRefused(415, otlp_protobuf.MISSING)
     return kind
 
 
-def length_of(text: str | None) -> int:
+def parse_content_length(text: str | None) -> int:
     """Of the body, from its Content-Length. Raises Refused."""
     if text is None:
-        raise Refused(411, "Content-Length is missing")
+        raise ExportRefused(411, "Content-Length is missing")
     if not (text.isascii() and text.isdigit()):
-        raise Refused(400, "Content-Length is no number")
+        raise ExportRefused(400, "Content-Length is no number")
     if len(text) > 12 or int(text) > MAX_BYTES:
-        raise Refused(413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time")
+        raise ExportRefused(413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time")
     return int(text)
 
 
-def spans_of(kind: str, coding: str, body: bytes) -> list[Span]:
+def decode_exported_spans(kind: str, coding: str, body: bytes) -> list[Span]:
     """Raises Refused."""
     coding = coding.strip().lower()
     if coding == "gzip":
         body = _unpacked(body)
     elif coding not in ("", "identity"):
-        raise Refused(415, "Content-Encoding must be gzip, or none")
+        raise ExportRefused(415, "Content-Encoding must be gzip, or none")
     try:
-        return otlp_protobuf.decode(body) if kind == PROTOBUF else otlp_json.decode(body)
+        return otlp_protobuf.decode_otlp_protobuf(body) if kind == PROTOBUF else otlp_json.decode_otlp_json(body)
     except ValueError as error:
-        raise Refused(400, f"no OTLP spans: {str(error)[:200]}") from None
+        raise ExportRefused(400, f"no OTLP spans: {str(error)[:200]}") from None
 
 
 def _unpacked(body: bytes) -> bytes:
@@ -77,23 +77,23 @@ def _unpacked(body: bytes) -> bytes:
     try:
         data = unpack.decompress(body, MAX_BYTES + 1)
     except zlib.error as error:
-        raise Refused(400, f"no gzip: {error}") from None
+        raise ExportRefused(400, f"no gzip: {error}") from None
     if len(data) > MAX_BYTES:
-        raise Refused(413, f"more than {MAX_BYTES >> 20} MB when unpacked")
+        raise ExportRefused(413, f"more than {MAX_BYTES >> 20} MB when unpacked")
     if not unpack.eof:
-        raise Refused(400, "no gzip: it ends in the middle")
+        raise ExportRefused(400, "no gzip: it ends in the middle")
     return data
 
 
-def accepted(kind: str) -> Answer:
+def accept_export(kind: str) -> ExportResponse:
     """All spans were taken: an empty ExportTraceServiceResponse."""
-    return Answer(200, kind, b"{}" if kind == JSON else b"")
+    return ExportResponse(200, kind, b"{}" if kind == JSON else b"")
 
 
-def refused(status: int, why: str, kind: str) -> Answer:
+def refuse_export(status: int, why: str, kind: str) -> ExportResponse:
     """A google.rpc.Status whose message is ``why``; ``kind``: of the request."""
     if kind != PROTOBUF:
-        return Answer(status, JSON, msgspec.json.encode({"message": why}))
+        return ExportResponse(status, JSON, msgspec.json.encode({"message": why}))
     text = why.encode()[:16_000]
     length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
-    return Answer(status, PROTOBUF, b"\x12" + length + text)  # field 2, with its length
+    return ExportResponse(status, PROTOBUF, b"\x12" + length + text)  # field 2, with its length

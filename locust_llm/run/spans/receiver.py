@@ -21,9 +21,9 @@ from gevent.subprocess import PIPE, Popen, TimeoutExpired
 
 from locust_llm.core.spans import otlp_protobuf
 from locust_llm.core.spans.counts import SpanCounts
-from locust_llm.core.spans.join import Join, Sorted, SpanLine
+from locust_llm.core.spans.join import SortedSpans, SpanJoin, SpanLine
 from locust_llm.core.spans.reported import FILE
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 
 logger = logging.getLogger("locust_llm")
 
@@ -57,11 +57,11 @@ class SpanReceiver:
     def __init__(self, address: str, run: str) -> None:
         """It listens from now on: connections wait in the kernel until ``start``. ``address``: ADDR:PORT. ``run``:
         ``Run.trace``. Raises ValueError of one sentence."""
-        if not otlp_protobuf.available():
+        if not otlp_protobuf.is_protobuf_available():
             raise ValueError(f"--otlp-receiver: {otlp_protobuf.MISSING}")
         self.address, self._run = address, run
         self._listener = _listener(address)
-        self._join = Join()
+        self._join = SpanJoin()
         self._make: Callable[[], LineFile] | None = None
         self._file: LineFile | None = None
         self._process: Popen[bytes] | None = None
@@ -132,7 +132,7 @@ class SpanReceiver:
         self._join.late = True
         ended = monotonic()
         if self._join.missing and not self._reader.ready():
-            wait = f"Waiting up to {self._wait_s:g} s for the spans of {many(self._join.missing, 'request')}"
+            wait = f"Waiting up to {self._wait_s:g} s for the spans of {format_count(self._join.missing, 'request')}"
             logger.info(f"{wait}{'' if self.counts.joined else ': none has come so far'}")
         while self._join.missing and monotonic() < ended + self._wait_s and not self._reader.ready():
             if self._hurried.wait(LOOK_S):
@@ -141,7 +141,7 @@ class SpanReceiver:
             status = self._process.poll()
             self._failure = f"WARNING: the receiver of spans ended before the run did (exit status {status})"
         self.close()
-        yield from filter(None, (self._failure, remark(self.counts, self.address)))
+        yield from filter(None, (self._failure, describe_span_counts(self.counts, self.address)))
 
     @property
     def _wait_s(self) -> float:
@@ -166,10 +166,10 @@ class SpanReceiver:
             self._file.close()
 
 
-_decode: Final = msgspec.json.Decoder(Sorted).decode
+_decode: Final = msgspec.json.Decoder(SortedSpans).decode
 
 
-def place(address: str) -> tuple[str, int]:
+def parse_receiver_address(address: str) -> tuple[str, int]:
     """Address and port; port 4318 where there is none. Raises ValueError."""
     parts = urlsplit(f"//{address}")
     if parts.path or parts.query or parts.fragment or "@" in address or not parts.hostname:
@@ -180,15 +180,15 @@ def place(address: str) -> tuple[str, int]:
         raise ValueError(f"--otlp-receiver {address}: there is no such port") from None
 
 
-def try_out(address: str) -> None:
+def try_span_receiver(address: str) -> None:
     """Raises ValueError of one sentence, as a run would that began now."""
-    if not otlp_protobuf.available():
+    if not otlp_protobuf.is_protobuf_available():
         raise ValueError(f"--otlp-receiver: {otlp_protobuf.MISSING}")
     _listener(address).close()
 
 
 def _listener(address: str) -> socket.socket:
-    host, port = place(address)
+    host, port = parse_receiver_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -210,7 +210,7 @@ def _why(error: OSError) -> str:
     return f"{what or error}{then}"
 
 
-def remark(counts: SpanCounts, address: str) -> str:
+def describe_span_counts(counts: SpanCounts, address: str) -> str:
     """What a reader of the report has to know of them; empty where each request has its span and nothing was wrong."""
     if counts.requests and not counts.joined:
         came = (

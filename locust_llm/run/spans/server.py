@@ -18,9 +18,18 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.spans.join import Sorted, sort
+from locust_llm.core.spans.join import SortedSpans, sort_spans
 
-from .export import PATH, Answer, Refused, accepted, kind_of, length_of, refused, spans_of
+from .export import (
+    PATH,
+    ExportRefused,
+    ExportResponse,
+    accept_export,
+    decode_exported_spans,
+    parse_content_length,
+    parse_content_type,
+    refuse_export,
+)
 
 MOST_OPEN: Final = 32
 """Connections: an exporter has one."""
@@ -34,13 +43,13 @@ LINE_SPANS: Final = 1_000
 """Of a line, which the run reads in one piece."""
 PIECE: Final = 1 << 16
 
-Tell = Callable[[Sorted], None]
+Tell = Callable[[SortedSpans], None]
 
 
-class Connection(BaseHTTPRequestHandler):
+class SpanExportHandler(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: "Server"
+    server: "SpanExportServer"
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "locust-llm-spans", ""
     timeout = IDLE_S
@@ -63,29 +72,31 @@ class Connection(BaseHTTPRequestHandler):
         kind = ""
         try:
             if self.path.partition("?")[0].rstrip("/") != PATH:
-                raise Refused(404, f"spans go to {PATH}")
-            kind = kind_of(self.headers.get("Content-Type", ""))
-            body = self._body(length_of(self.headers.get("Content-Length")))
+                raise ExportRefused(404, f"spans go to {PATH}")
+            kind = parse_content_type(self.headers.get("Content-Type", ""))
+            body = self._body(parse_content_length(self.headers.get("Content-Length")))
             self.server.take(kind, self.headers.get("Content-Encoding", ""), body)
-            answer = accepted(kind)
-        except Refused as no:
-            answer = refused(no.status, no.why, kind)
+            answer = accept_export(kind)
+        except ExportRefused as no:
+            answer = refuse_export(no.status, no.why, kind)
             self.close_connection = True  # its body may still be on the way
             if no.status != 404:
-                self.server.tell(Sorted(counts={"malformed" if no.status == 400 else "refused": 1}, mistake=no.why))
+                self.server.tell(
+                    SortedSpans(counts={"malformed" if no.status == 400 else "refused": 1}, mistake=no.why)
+                )
         self._answer(answer)
 
     def do_GET(self) -> None:
         self.close_connection = True
-        self._answer(refused(404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""))
+        self._answer(refuse_export(404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""))
 
     def _body(self, length: int) -> bytes:
         body = self.rfile.read(length)
         if len(body) < length:
-            raise Refused(400, "the body ends in the middle")
+            raise ExportRefused(400, "the body ends in the middle")
         return body
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: ExportResponse) -> None:
         self.send_response_only(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -97,21 +108,21 @@ class Connection(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Of the parser: no HTTP."""
         self.close_connection = True
-        self.server.tell(Sorted(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}"))
+        self.server.tell(SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}"))
         self.command = getattr(self, "command", "") or ""
         self.request_version = "HTTP/1.1"
-        self._answer(refused(code, message or "", ""))
+        self._answer(refuse_export(code, message or "", ""))
 
     def log_message(self, format: str, *values: Any) -> None:
         """Nowhere."""
 
 
-class Server(ThreadingMixIn, TCPServer):
+class SpanExportServer(ThreadingMixIn, TCPServer):
     daemon_threads = True
 
     def __init__(self, listener: socket, run: str, tell: Tell, request_s: float = REQUEST_S) -> None:
         """``run``: ``Run.trace``. ``tell`` is called by one thread at a time."""
-        super().__init__(listener.getsockname()[:2], Connection, bind_and_activate=False)
+        super().__init__(listener.getsockname()[:2], SpanExportHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self._run, self._tell, self._request_s = run, tell, request_s
@@ -139,14 +150,14 @@ class Server(ThreadingMixIn, TCPServer):
         late = time.monotonic() - self._request_s
         for began, connection in list(self._under_way.values()):
             if began < late:
-                self.tell(Sorted(counts={"refused": 1}, mistake="an export took too long to come"))
+                self.tell(SortedSpans(counts={"refused": 1}, mistake="an export took too long to come"))
                 _cut(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         with self._counting:
             self._open += 1
         if self._open > MOST_OPEN:
-            self.tell(Sorted(counts={"refused": 1}, mistake=f"more than {MOST_OPEN} connections"))
+            self.tell(SortedSpans(counts={"refused": 1}, mistake=f"more than {MOST_OPEN} connections"))
             return False
         return True
 
@@ -156,18 +167,18 @@ class Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        self.tell(Sorted(counts={"refused": 1}, mistake=f"the receiver failed: {sys.exception()!r}"[:200]))
+        self.tell(SortedSpans(counts={"refused": 1}, mistake=f"the receiver failed: {sys.exception()!r}"[:200]))
 
     def take(self, kind: str, coding: str, body: bytes) -> None:
         """An export; one is decoded at a time, as each may be large in memory. Raises Refused."""
         with self._decoding:
-            found = sort(spans_of(kind, coding, body), self._run)
+            found = sort_spans(decode_exported_spans(kind, coding, body), self._run)
         times = found.times
         self.tell(msgspec.structs.replace(found, times=times[:LINE_SPANS]))
         for begin in range(LINE_SPANS, len(times), LINE_SPANS):
-            self.tell(Sorted(times[begin : begin + LINE_SPANS]))
+            self.tell(SortedSpans(times[begin : begin + LINE_SPANS]))
 
-    def tell(self, found: Sorted) -> None:
+    def tell(self, found: SortedSpans) -> None:
         with self._telling:
             self._tell(found)
 
@@ -180,11 +191,11 @@ def _cut(connection: socket) -> None:
 def main(listener: int, run: str) -> None:
     out = sys.stdout.buffer
 
-    def tell(found: Sorted) -> None:
+    def tell(found: SortedSpans) -> None:
         out.write(msgspec.json.encode(found) + b"\n")
         out.flush()
 
-    server = Server(socket(fileno=listener), run, tell)
+    server = SpanExportServer(socket(fileno=listener), run, tell)
     Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.buffer.read()
     server.shutdown()

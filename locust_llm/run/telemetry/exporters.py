@@ -25,7 +25,7 @@ Export = Callable[[Any], bool]
 """True: it was taken."""
 
 
-def asked(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+def read_exporter_names(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """``otlp``, ``console``; empty: this signal is not sent."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ()
@@ -33,20 +33,20 @@ def asked(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in names if name.strip() not in ("", "none"))
 
 
-def protocol(signal: str, environ: Mapping[str, str]) -> str:
+def read_otlp_protocol(signal: str, environ: Mapping[str, str]) -> str:
     usual = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", GRPC)
     return environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", usual).lower().strip()
 
 
-def mistake(environ: Mapping[str, str]) -> str:
+def find_exporter_mistake(environ: Mapping[str, str]) -> str:
     """Why nothing can be sent as these variables say; empty: it can."""
     for signal in SIGNALS:
-        for name in asked(signal, environ):
+        for name in read_exporter_names(signal, environ):
             if name not in ("otlp", "console"):
                 return f"--otel: OTEL_{signal.upper()}_EXPORTER takes otlp, console or none, got {name!r}"
             if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
                 return f"--otel needs opentelemetry-sdk: {EXTRA}"
-            if name == "otlp" and (why := _otlp_mistake(protocol(signal, environ))):
+            if name == "otlp" and (why := _otlp_mistake(read_otlp_protocol(signal, environ))):
                 return why
     return ""
 
@@ -61,9 +61,9 @@ def _otlp_mistake(spoken: str) -> str:
     return "" if there else f"--otel by {spoken} needs {package.replace('.', '-')}: {EXTRA}"
 
 
-def exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
+def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
     """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard error."""
-    found = [_made(signal, name, environ) for name in asked(signal, environ)]
+    found = [_made(signal, name, environ) for name in read_exporter_names(signal, environ)]
     if not found:
         return None
 
@@ -79,4 +79,4 @@ def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
         module, kind = _CONSOLE[signal]
         return getattr(import_module(module), kind)(out=sys.stderr)
     place, kind = _CLASSES[signal]
-    return getattr(import_module(f"{_PACKAGES[protocol(signal, environ)]}.{place}"), kind)()
+    return getattr(import_module(f"{_PACKAGES[read_otlp_protocol(signal, environ)]}.{place}"), kind)()

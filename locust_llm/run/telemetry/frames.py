@@ -13,7 +13,7 @@ from locust_llm.core.record import Record
 _LENGTH: Final = Struct("<I")
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all requests of a process in a run."""
 
     trace: str
@@ -50,7 +50,7 @@ encode_record: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(Record).decode
 
 
-def framed(packed: bytes) -> bytes:
+def add_frame_length(packed: bytes) -> bytes:
     return _LENGTH.pack(len(packed)) + packed
 
 
@@ -63,8 +63,8 @@ def _frames(source: BinaryIO) -> Iterator[bytes]:
         yield packed
 
 
-def read(source: BinaryIO) -> tuple[About, Iterator[Record]]:
+def read_record_frames(source: BinaryIO) -> tuple[RunDescription, Iterator[Record]]:
     """What the run is, and its records as they come. Raises ValueError where not even the first frame is whole."""
     frames = _frames(source)
-    about = msgspec.msgpack.decode(next(frames, b""), type=About)
+    about = msgspec.msgpack.decode(next(frames, b""), type=RunDescription)
     return about, map(_decode_record, frames)

@@ -23,7 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from locust_llm.core.record import OK, Record
 
-from .frames import About
+from .frames import RunDescription
 
 SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 MICROSECONDS: Final = tuple(round(bound * 1e6) for bound in SECONDS)
@@ -44,7 +44,7 @@ METRICS: Final = {
 Attributes = tuple[tuple[str, str | int], ...]
 
 
-class Histogram:
+class OtelHistogram:
     """Of one metric with one set of attributes. ``bounds`` are upper ends, which belong to their bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -72,17 +72,17 @@ class Histogram:
         self.least, self.most = min(self.least, least), max(self.most, most)
 
 
-class Metrics:
+class OtelMetrics:
     """Of one process in one run."""
 
-    def __init__(self, about: About, *, delta: bool = False) -> None:
+    def __init__(self, about: RunDescription, *, delta: bool = False) -> None:
         """``delta``: each export has what came since the one before, not since the beginning."""
         self._about, self._began_ns, self._delta = about, about.began_ns, delta
-        self._found: dict[tuple[str, Attributes], Histogram] = {}
+        self._found: dict[tuple[str, Attributes], OtelHistogram] = {}
 
     def add(self, record: Record) -> None:
         """A request is over."""
-        of_all = common(self._about, record)
+        of_all = common_attributes(self._about, record)
         since = record.asked_at if record.sent_at is None else record.sent_at
         error = () if record.outcome == OK else (("error.type", record.outcome),)
         self._of(DURATION, of_all + error).add(record.closed_at - since)
@@ -95,9 +95,9 @@ class Metrics:
                 if tokens is not None:
                     self._of(USAGE, (*of_all, ("gen_ai.token.type", kind))).add(tokens)
 
-    def _of(self, name: str, attributes: Attributes) -> Histogram:
+    def _of(self, name: str, attributes: Attributes) -> OtelHistogram:
         if (found := self._found.get((name, attributes))) is None:
-            found = self._found[name, attributes] = Histogram(METRICS[name][1])
+            found = self._found[name, attributes] = OtelHistogram(METRICS[name][1])
         return found
 
     def collect(self, now_ns: int, resource: Resource, scope: InstrumentationScope) -> MetricsData:
@@ -110,7 +110,7 @@ class Metrics:
 
 
 def _metrics(
-    found: dict[tuple[str, Attributes], Histogram], began_ns: int, now_ns: int, *, delta: bool
+    found: dict[tuple[str, Attributes], OtelHistogram], began_ns: int, now_ns: int, *, delta: bool
 ) -> Iterator[Metric]:
     how = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
     for name, (unit, bounds, what) in METRICS.items():
@@ -133,7 +133,7 @@ def _metrics(
             yield Metric(name, what, unit, HistogramPoints(points, how))
 
 
-def common(about: About, record: Record) -> Attributes:
+def common_attributes(about: RunDescription, record: Record) -> Attributes:
     """Of spans and metrics alike; few values each."""
     address, port = about.server(record)
     own = {"phase": record.phase, "arm": record.arm, "tenant": record.tenant}

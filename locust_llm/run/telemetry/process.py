@@ -22,9 +22,9 @@ from locust_llm.core.spans.ids import is_sampled
 from locust_llm.core.telemetry import TelemetryCounts
 
 from . import frames
-from .exporters import Export, exporter
-from .metrics import Metrics
-from .spans import failure_of, spans_of
+from .exporters import Export, make_exporter
+from .metrics import OtelMetrics
+from .spans import build_failure_log, build_request_spans
 
 LAST_S: Final = 5.0
 """At the end, for what is under way."""
@@ -33,7 +33,7 @@ MISTAKE: Final = 200
 """Characters of one."""
 
 
-class Mistakes(logging.Handler):
+class SdkErrorHandler(logging.Handler):
     """Keeps the first thing that the SDK complains of, and prints none: a collector that is away would fill the console."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Mistakes(logging.Handler):
         self.first = self.first or record.getMessage()[:MISTAKE]
 
 
-class Queue:
+class ExportQueue:
     """Batches of one signal: sent by a thread every ``every_s``, or as soon as there are ``batch`` of them. What comes while
     ``most`` wait is dropped."""
 
@@ -85,22 +85,22 @@ class Queue:
         self._thread.join(max(0.0, until - time.monotonic()))
 
 
-class Sending:
+class TelemetryExporter:
     """All that one process sends in one run."""
 
-    def __init__(self, about: frames.About, environ: Mapping[str, str]) -> None:
+    def __init__(self, about: frames.RunDescription, environ: Mapping[str, str]) -> None:
         self._about = about
         self._resource = Resource.create(about.resource)
         self._scope = InstrumentationScope("locust-llm", about.version)
-        self._mistakes = Mistakes()
+        self._mistakes = SdkErrorHandler()
         logging.getLogger("opentelemetry").addHandler(self._mistakes)
         self._requests = self._sampled = self._failures = self._metrics_lost = 0
-        self._spans = _queue(exporter("traces", environ), "OTEL_BSP", environ, _flat)
-        self._logs = _queue(exporter("logs", environ), "OTEL_BLRP", environ)
-        self._to = exporter("metrics", environ)
+        self._spans = _queue(make_exporter("traces", environ), "OTEL_BSP", environ, _flat)
+        self._logs = _queue(make_exporter("logs", environ), "OTEL_BLRP", environ)
+        self._to = make_exporter("metrics", environ)
         preference = environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").lower()
         self._delta = preference in ("delta", "lowmemory")
-        self._metrics = Metrics(about, delta=self._delta)
+        self._metrics = OtelMetrics(about, delta=self._delta)
         self._lock, self._over = Lock(), Event()
         """The lock: of the metrics, which one thread adds to, and another one sends."""
         every_s = _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
@@ -115,10 +115,10 @@ class Sending:
         sampled = is_sampled(record.id, self._about.share)
         if sampled and self._spans is not None:
             self._sampled += 1
-            self._spans.add(spans_of(self._about, record, self._resource, self._scope))
+            self._spans.add(build_request_spans(self._about, record, self._resource, self._scope))
         if record.failed and self._logs is not None:
             self._failures += 1
-            self._logs.add(failure_of(self._about, record, self._resource, self._scope, sampled=sampled))
+            self._logs.add(build_failure_log(self._about, record, self._resource, self._scope, sampled=sampled))
 
     def _send_metrics(self, every_s: float) -> None:
         """Each so often, and at the end: the last one has the whole run."""
@@ -126,7 +126,7 @@ class Sending:
             over = self._over.wait(every_s)
             with self._lock:
                 found = self._metrics.collect(time.time_ns(), self._resource, self._scope)
-            taken = guarded(self._to)(found)
+            taken = guard_export(self._to)(found)
             self._metrics_lost = int(not taken or (self._delta and self._metrics_lost))
             if over:
                 return
@@ -159,13 +159,13 @@ class Sending:
 
 def _queue(
     to: Export | None, prefix: str, environ: Mapping[str, str], form: Callable[[Any], Any] = lambda batch: batch
-) -> Queue | None:
+) -> ExportQueue | None:
     """As the variables that begin with ``prefix`` say; None: this signal is not sent."""
     if to is None:
         return None
-    export = guarded(to)
+    export = guard_export(to)
     most = _number(environ, f"{prefix}_MAX_QUEUE_SIZE", 2_048)
-    return Queue(
+    return ExportQueue(
         lambda batch: export(form(batch)),
         most=most,
         batch=min(most, _number(environ, f"{prefix}_MAX_EXPORT_BATCH_SIZE", 512)),
@@ -178,7 +178,7 @@ def _flat(batch: list[tuple[Any, ...]]) -> list[Any]:
     return [span for spans in batch for span in spans]
 
 
-def guarded(export: Export) -> Export:
+def guard_export(export: Export) -> Export:
     """Whatever an exporter raises, the thread that calls it goes on."""
 
     def tried(batch: Any) -> bool:
@@ -201,8 +201,8 @@ def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
 
 def main(source: BinaryIO) -> TelemetryCounts:
     logging.getLogger("opentelemetry").propagate = False
-    about, records = frames.read(source)
-    sending = Sending(about, os.environ)
+    about, records = frames.read_record_frames(source)
+    sending = TelemetryExporter(about, os.environ)
     for record in records:
         sending.add(record)
     return sending.end()

@@ -23,24 +23,26 @@ from opentelemetry.trace import (
 )
 
 from locust_llm.core.record import OK, Record
-from locust_llm.core.spans.ids import request_key
+from locust_llm.core.spans.ids import make_request_key
 
-from .frames import About
-from .metrics import common
+from .frames import RunDescription
+from .metrics import common_attributes
 
 GATE: Final = "prefill gate"
 Value = str | int | float | bool | tuple[str, ...]
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-def context(trace: str, key: int, flags: TraceFlags = _SAMPLED) -> SpanContext:
+def make_span_context(trace: str, key: int, flags: TraceFlags = _SAMPLED) -> SpanContext:
     """Of the span of a request. ``key``: ``request_key`` of its id."""
     return SpanContext((int(trace, 16) << 64) + key, key, is_remote=False, trace_flags=flags)
 
 
-def spans_of(about: About, record: Record, resource: Resource, scope: InstrumentationScope) -> tuple[ReadableSpan, ...]:
+def build_request_spans(
+    about: RunDescription, record: Record, resource: Resource, scope: InstrumentationScope
+) -> tuple[ReadableSpan, ...]:
     """That of the request, from the gate to the end of its answer, and that of its wait at the gate."""
-    own = context(about.trace, request_key(record.id))
+    own = make_span_context(about.trace, make_request_key(record.id))
     attributes = _attributes(about, record)
     found = ReadableSpan(
         name=f"{about.operation} {record.model}".rstrip(),
@@ -58,7 +60,9 @@ def spans_of(about: About, record: Record, resource: Resource, scope: Instrument
         return (found,)
     gate = ReadableSpan(
         name=GATE,
-        context=SpanContext(own.trace_id, request_key(f"{record.id} {GATE}"), is_remote=False, trace_flags=_SAMPLED),
+        context=SpanContext(
+            own.trace_id, make_request_key(f"{record.id} {GATE}"), is_remote=False, trace_flags=_SAMPLED
+        ),
         parent=own,
         resource=resource,
         attributes={"locust_llm.gate.limit": record.limit},
@@ -69,11 +73,11 @@ def spans_of(about: About, record: Record, resource: Resource, scope: Instrument
     return found, gate
 
 
-def failure_of(
-    about: About, record: Record, resource: Resource, scope: InstrumentationScope, *, sampled: bool
+def build_failure_log(
+    about: RunDescription, record: Record, resource: Resource, scope: InstrumentationScope, *, sampled: bool
 ) -> ReadableLogRecord:
     """The log record of a failed request."""
-    own = context(about.trace, request_key(record.id), _SAMPLED if sampled else TraceFlags())
+    own = make_span_context(about.trace, make_request_key(record.id), _SAMPLED if sampled else TraceFlags())
     at_ns = _unix_ns(record, record.closed_at)
     line = LogRecord(
         timestamp=at_ns,
@@ -81,13 +85,13 @@ def failure_of(
         severity_text="ERROR",
         severity_number=SeverityNumber.ERROR,
         body=f"{record.outcome}: {record.error}" if record.error else record.outcome,
-        attributes={**dict(common(about, record)), **_outcome(record)},
+        attributes={**dict(common_attributes(about, record)), **_outcome(record)},
         context=set_span_in_context(NonRecordingSpan(own)),
     )
     return ReadableLogRecord(line, resource, scope)
 
 
-def _attributes(about: About, record: Record) -> dict[str, Value]:
+def _attributes(about: RunDescription, record: Record) -> dict[str, Value]:
     usage = record.tokens_from == "usage"
     known: dict[str, Value | None] = {
         "gen_ai.request.stream": about.streaming or None,
@@ -110,7 +114,7 @@ def _attributes(about: About, record: Record) -> dict[str, Value]:
         "locust_llm.backend": record.backend or None,
     }
     found = {name: value for name, value in known.items() if value is not None}
-    return {**dict(common(about, record)), **found, **_outcome(record)}
+    return {**dict(common_attributes(about, record)), **found, **_outcome(record)}
 
 
 def _outcome(record: Record) -> dict[str, Value]:

@@ -26,14 +26,14 @@ from gevent.os import make_nonblocking, nb_read, nb_write
 
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.spans.ids import run_trace
+from locust_llm.core.spans.ids import make_run_trace
 from locust_llm.core.telemetry import TelemetryCounts
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.run.address import base_url
+from locust_llm.run.address import normalise_base_url
 from locust_llm.run.protocol import LOCAL, Begin
 
-from .exporters import GRPC, SIGNALS, asked, mistake, protocol
-from .frames import About, encode_record, framed
+from .exporters import GRPC, SIGNALS, find_exporter_mistake, read_exporter_names, read_otlp_protocol
+from .frames import RunDescription, add_frame_length, encode_record
 
 PROCESS: Final = "locust_llm.run.telemetry.process"
 EVERY_S: Final = 0.25
@@ -45,9 +45,9 @@ _PASSED: Final = ("OTEL_", "GRPC_", "SSL_", "REQUESTS_", "PYTHON", "LD_", "LC_")
 _ALSO: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
 
 
-def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
+def validate_otel(settings: Settings, options: Namespace) -> Iterator[str]:
     """Why nothing could be sent."""
-    if options.otel and (why := mistake(os.environ)):
+    if options.otel and (why := find_exporter_mistake(os.environ)):
         yield why
     if settings.otel_sample < 1 and not options.otel:
         yield "--otel-sample is a share of the spans that --otel sends: give --otel too"
@@ -56,7 +56,10 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
 def keep_loop_free(options: Namespace) -> None:
     """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop, and with it all users,
     until the collector has answered (10 s where it does not), unless gRPC knows of gevent."""
-    if options.otel and any("otlp" in asked(one, os.environ) and protocol(one, os.environ) == GRPC for one in SIGNALS):
+    if options.otel and any(
+        "otlp" in read_exporter_names(one, os.environ) and read_otlp_protocol(one, os.environ) == GRPC
+        for one in SIGNALS
+    ):
         from grpc.experimental.gevent import init_gevent
 
         init_gevent()
@@ -68,16 +71,18 @@ class Telemetry:
     def __init__(self, options: Namespace | None, instance: str) -> None:
         """``instance``: of the worker."""
         self._options = options
-        asked_for = getattr(options, "otel", False) and any(asked(signal, os.environ) for signal in SIGNALS)
+        asked_for = getattr(options, "otel", False) and any(
+            read_exporter_names(signal, os.environ) for signal in SIGNALS
+        )
         self._instance = f"{socket.gethostname()}_{uuid4().hex}" if instance == LOCAL else instance
         self._on = bool(asked_for)
-        self._pipe: Pipe | None = None
+        self._pipe: ExporterPipe | None = None
 
     def begin(self, order: Begin) -> None:
         """A run begins. Raises OSError."""
         self.end()
         if self._on:
-            self._pipe = Pipe(self._about(order))
+            self._pipe = ExporterPipe(self._about(order))
 
     def record(self, record: Record) -> None:
         """A request is over."""
@@ -89,7 +94,7 @@ class Telemetry:
         pipe, self._pipe = self._pipe, None
         return None if pipe is None else pipe.end()
 
-    def _about(self, order: Begin) -> About:
+    def _about(self, order: Begin) -> RunDescription:
         s, options = order.settings, self._options
         api = PROTOCOLS[s.endpoint_type]
         resource = {  # the first five as Locust has them
@@ -101,13 +106,13 @@ class Telemetry:
             "service.instance.id": self._instance,
             "locust_llm.run": os.path.basename(order.folder.rstrip("/")),
         }
-        return About(
-            trace=order.trace or run_trace(SystemRandom()),
+        return RunDescription(
+            trace=order.trace or make_run_trace(SystemRandom()),
             operation=api.operation or s.endpoint_type,
             provider=api.provider,
-            host=base_url(s.host),
+            host=normalise_base_url(s.host),
             hosts=s.hosts,
-            candidate=base_url(s.candidate) if s.candidate else "",
+            candidate=normalise_base_url(s.candidate) if s.candidate else "",
             streaming=s.streaming and api.streams,
             share=s.otel_sample,
             resource=resource,
@@ -116,10 +121,10 @@ class Telemetry:
         )
 
 
-class Pipe:
+class ExporterPipe:
     """To the exporting process of one run."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: RunDescription) -> None:
         """Raises OSError where there can be no process."""
         (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
         try:
@@ -133,7 +138,7 @@ class Pipe:
             os.close(writes)
         make_nonblocking(self._to)
         make_nonblocking(self._from)
-        self._waiting = [framed(msgspec.msgpack.encode(about))]
+        self._waiting = [add_frame_length(msgspec.msgpack.encode(about))]
         self._bytes, self._put = len(self._waiting[0]), 0
         """Bytes that wait; records that were to be sent."""
         self._over = Event()
@@ -141,7 +146,7 @@ class Pipe:
 
     def put(self, record: Record) -> None:
         self._put += 1
-        packed = framed(encode_record(record))
+        packed = add_frame_length(encode_record(record))
         if self._bytes + len(packed) <= MOST_BYTES:
             self._waiting.append(packed)
             self._bytes += len(packed)

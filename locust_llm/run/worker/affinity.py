@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from locust_llm.client.response import Response
-from locust_llm.core.arms import Block
-from locust_llm.run.arms import Side
+from locust_llm.core.arms import TrialBlock
+from locust_llm.run.arms import VariantTarget
 
 logger = logging.getLogger("locust_llm")
 
@@ -31,7 +31,12 @@ class Affinity:
     session goes to the next one."""
 
     def __init__(
-        self, sides: Mapping[str, Side], hosts: Sequence[str] = (), echo_header: str | None = None, *, first: int = 0
+        self,
+        sides: Mapping[str, VariantTarget],
+        hosts: Sequence[str] = (),
+        echo_header: str | None = None,
+        *,
+        first: int = 0,
     ) -> None:
         """``sides``: by arm. ``hosts``: all addresses, where there are several. ``first``: the address to begin with: as
         processes have few sessions each, they do not all begin with the same."""
@@ -40,7 +45,7 @@ class Affinity:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._said = False
 
-    def side(self, block: Block | None, session: str = "") -> Side:
+    def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
         """Where the next request of this session goes, with the header that it sends back."""
         found = next(iter(self.sides.values())) if block is None else self.sides[block.arm]
         if not self._hosts and self._echo_header is None:
@@ -56,7 +61,7 @@ class Affinity:
         """Keep what its next request sends back; never written anywhere."""
         if self._echo_header is None:
             return
-        token = header(stream, self._echo_header)
+        token = read_response_header(stream, self._echo_header)
         if token and len(token) <= MAX_TOKEN_CHARS and token.isascii() and token.isprintable():
             if session:
                 self._session(session).token = token
@@ -69,7 +74,7 @@ class Affinity:
         """By header: what no text may hold of a request that was answered by ``stream``, beside what was sent."""
         if self._echo_header is None:
             return {}
-        return {self._echo_header: "" if stream is None else header(stream, self._echo_header)}
+        return {self._echo_header: "" if stream is None else read_response_header(stream, self._echo_header)}
 
     def _session(self, name: str) -> _Session:
         known = self._sessions.get(name)
@@ -85,7 +90,7 @@ class Affinity:
         return known
 
 
-def header(stream: Response, name: str) -> str:
+def read_response_header(stream: Response, name: str) -> str:
     """Of an answer, the first where it has several; empty without."""
     value = stream.frame.get(name, "") if stream.frame.has_headers else ""
     return str(value[0] if isinstance(value, list) else value).strip()

@@ -120,7 +120,7 @@ def has_timerfd() -> bool:
     return hasattr(ctypes.CDLL(None), "timerfd_create")
 
 
-class Turns:
+class ExclusiveTurns:
     """For what takes milliseconds of the event loop, such as to build a request of megabytes: one greenlet after the other,
     and between two the loop turns, so that what is due then is sent."""
 

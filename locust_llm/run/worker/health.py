@@ -7,7 +7,7 @@ from typing import Final
 
 import gevent
 
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 
 STEP_S: Final = 0.05
 """Between two looks at the lag of the event loop."""
@@ -15,7 +15,7 @@ THREADS: Final = Path("/proc/self/task")
 """A folder for each thread of this process."""
 
 
-def cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
+def read_cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
     """For how many seconds each living thread of this process has been ready to run without a core to run on, so far.
 
     Linux counts it in nanoseconds, the second number of ``schedstat`` (Documentation/scheduler/sched-stats.rst). A file
@@ -39,7 +39,7 @@ class HealthMonitor:
         self,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
-        cpu_waits_s: Callable[[], dict[str, float]] = cpu_waits_s,
+        cpu_waits_s: Callable[[], dict[str, float]] = read_cpu_waits_s,
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = clock, cpu_clock, cpu_waits_s, sleep
@@ -55,16 +55,16 @@ class HealthMonitor:
             self._lags_s.append(now - due)
             due = now + STEP_S
 
-    def stop(self, worker: str, stage: int = 0) -> Health:
+    def stop(self, worker: str, stage: int = 0) -> ProcessHealth:
         self._greenlet.kill(block=False)
         return self.so_far(worker, stage)
 
-    def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> Health:
+    def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
         """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop late."""
         elapsed_s = max(1e-9, self._clock() - self._began)
         lags_s = sorted(self._lags_s[-lags:]) or [0.0]
         waits_s = [wait_s - self._waits_began_s.get(thread, 0.0) for thread, wait_s in self._cpu_waits_s().items()]
-        return Health(
+        return ProcessHealth(
             worker=worker,
             stage=stage,
             cpu_share=(self._cpu_clock() - self._cpu_began) / elapsed_s,

@@ -7,9 +7,9 @@ from locust_llm.client.response import Response
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.protocol import Messages
-from locust_llm.protocols.responses import RESPONSE_ID, continued
+from locust_llm.protocols.responses import RESPONSE_ID, split_at_stored_response
 
-from .sender import Sender
+from .sender import WorkerContext
 
 logger = logging.getLogger("locust_llm")
 
@@ -36,10 +36,10 @@ class KeptResponses:
         """(messages to send, fields beside them)."""
         if settings.responses_state != "server":
             return messages, {}
-        self._from, news = continued(messages, self._lost)
+        self._from, news = split_at_stored_response(messages, self._lost)
         return news, {} if self._from is None else {"previous_response_id": self._from}
 
-    def ended(self, record: Record, stream: Response | None, sender: Sender) -> None:
+    def ended(self, record: Record, stream: Response | None, sender: WorkerContext) -> None:
         """``stream``: the answer, if there is one."""
         if sender.settings.responses_state != "server":
             return
@@ -51,16 +51,16 @@ class KeptResponses:
             self._lost = self._from
             _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
 
-    def mark(self, sender: Sender) -> dict[str, str]:
+    def mark(self, sender: WorkerContext) -> dict[str, str]:
         """What the last answer's message gets for a next turn that is no answer to a call of a tool: after a call none, as
         servers refuse to go on without the tool's answer."""
         if self.id is None or not self._calls:
-            return marked(self.id)
+            return mark_response_id(self.id)
         _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")
         return {}
 
 
-def marked(id_: str | None) -> dict[str, str]:
+def mark_response_id(id_: str | None) -> dict[str, str]:
     """Field of an assistant's message from which the next turn goes on."""
     return {RESPONSE_ID: id_} if id_ else {}
 

@@ -21,7 +21,7 @@ class RequestCancelled(Exception):
     """Given up on purpose: no failure, and no reason for exit status 1."""
 
 
-def log(
+def log_to_locust(
     environment: Environment,
     record: Record,
     failure: str,

@@ -7,7 +7,7 @@ from typing import Any
 from locust.runners import LocalRunner
 
 from locust_llm.run.gate_messages import Share
-from locust_llm.run.message import Message
+from locust_llm.run.message import ControlMessage
 from locust_llm.run.protocol import (
     TO_SENDER,
     Arrivals,
@@ -25,25 +25,25 @@ from locust_llm.run.protocol import (
     Sessions,
     StageBegin,
     ToSender,
-    to_sender,
+    unpack_to_worker,
 )
 
-from .sender import Sender
+from .sender import WorkerContext
 
 logger = logging.getLogger("locust_llm")
 
 
-def receive(
+def receive_from_control(
     runner: Any,
-    sender: Sender,
-    on_process: Callable[[Message], object],
+    sender: WorkerContext,
+    on_process: Callable[[ControlMessage], object],
     on_begin: Callable[[Begin], object] = lambda begin: None,
 ) -> None:
     """``on_begin`` is called for each new run, ``on_process`` for messages that concern the process, not its sender."""
 
     def listener(msg: Any, **kw: Any) -> None:
         try:
-            epoch, message, number = to_sender(msg.data)
+            epoch, message, number = unpack_to_worker(msg.data)
         except ValueError as error:
             logger.error(f"a message of the master was ignored: {error}")
             return
@@ -57,7 +57,7 @@ def receive(
     runner.register_message(TO_SENDER, listener)
 
 
-def _begin(runner: Any, sender: Sender, epoch: int, begin: Begin, on_begin: Callable[[Begin], object]) -> None:
+def _begin(runner: Any, sender: WorkerContext, epoch: int, begin: Begin, on_begin: Callable[[Begin], object]) -> None:
     try:
         if sender.begin(epoch, begin):
             on_begin(begin)
@@ -68,7 +68,7 @@ def _begin(runner: Any, sender: Sender, epoch: int, begin: Begin, on_begin: Call
         sender.send(BeginFailed(f"{type(error).__name__}: {error}"), epoch)
 
 
-def _sender_does(sender: Sender, message: ToSender) -> bool:
+def _sender_does(sender: WorkerContext, message: ToSender) -> bool:
     """False: the message is not for the sender."""
     match message:
         case Begin():

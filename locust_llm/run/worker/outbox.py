@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.core.journal import Journal, pack, unpack
+from locust_llm.core.journal import Journal, pack_record, unpack_record
 from locust_llm.core.record import Record
 from locust_llm.run.protocol import Records
 
@@ -22,7 +22,7 @@ BATCH_BYTES: Final = 1 << 20
 RESEND_AFTER_S: Final = 3.0
 
 
-class Outbox:
+class RecordOutbox:
     """Of one worker. ``send`` sends a message to the master, which may get lost."""
 
     def __init__(self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Outbox:
         self._unacknowledged: dict[int, tuple[float, Records]] = {}
 
     def add(self, record: Record) -> None:
-        packed = pack(record)
+        packed = pack_record(record)
         self._packed.append(packed)
         self._packed_bytes += len(packed)
         self._serial += 1
@@ -100,10 +100,10 @@ class Outbox:
     def undelivered(self) -> list[Record]:
         """They themselves."""
         batches = (batch.packed for _, (_, batch) in sorted(self._unacknowledged.items()))
-        return [unpack(packed) for batch in (*batches, self._packed) for packed in batch]
+        return [unpack_record(packed) for batch in (*batches, self._packed) for packed in batch]
 
 
-class Inbox:
+class RecordInbox:
     """The other end: each record of each worker once."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Inbox:
         """(serial, packed record) of a batch or of a journal: the records that were not here. Raises ValueError for what
         is no record; then none was taken."""
         below, apart = self._below.get(worker, 1), self._apart.setdefault(worker, set())
-        came = {serial: unpack(packed) for serial, packed in frames if serial >= below and serial not in apart}
+        came = {serial: unpack_record(packed) for serial, packed in frames if serial >= below and serial not in apart}
         apart.update(came)
         while below in apart:
             apart.remove(below)
@@ -129,6 +129,6 @@ class Inbox:
         return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
 
 
-def frames(batch: Records) -> Iterable[tuple[int, bytes]]:
+def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
     """Those of a batch."""
     return enumerate(batch.packed, batch.number)

@@ -14,7 +14,7 @@ AGAIN_S: Final = 1.0
 """After so long without news of the oldest: four statuses and a long way."""
 
 
-class Outgoing:
+class OutgoingPost:
     """``send`` sends packed bytes, which may get lost."""
 
     def __init__(self, send: Callable[[bytes], object], clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +45,7 @@ class Outgoing:
                 self._send(packed)
 
 
-class Incoming:
+class IncomingPost:
     """The other end."""
 
     def __init__(self) -> None:

@@ -12,25 +12,25 @@ from locust.env import Environment
 import gevent
 import msgspec
 
-from locust_llm.core.foreign_text import shown
-from locust_llm.core.journal import JOURNALS, Journal, lock
+from locust_llm.core.foreign_text import sanitise_text
+from locust_llm.core.journal import JOURNALS, Journal, lock_file
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, add_records
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.detached_end import detach_end
-from locust_llm.run.greeting import greeting
-from locust_llm.run.guarded import guarded
-from locust_llm.run.message import Message
-from locust_llm.run.protocol import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Refused, pack
-from locust_llm.run.secrets import secret_names
-from locust_llm.run.signals import interrupt, listen
+from locust_llm.run.greeting import make_hello
+from locust_llm.run.guarded import spawn_critical
+from locust_llm.run.message import ControlMessage
+from locust_llm.run.protocol import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Refused, pack_message
+from locust_llm.run.secrets import list_secret_names
+from locust_llm.run.signals import interrupt_main, listen_for_signals
 from locust_llm.run.telemetry.telemetry import Telemetry
 
-from .messages import receive
-from .outbox import Outbox
-from .sender import Sender, attach_sender
+from .messages import receive_from_control
+from .outbox import RecordOutbox
+from .sender import WorkerContext, attach_worker_context
 
 logger = logging.getLogger("locust_llm")
 
@@ -46,23 +46,24 @@ LOCK_S: Final = 3.0
 """Longest wait for other workers of a dead master that write their records."""
 
 
-def work(environment: Environment, runner: Any, settings: Settings, *, forked: bool = False) -> None:
+def start_worker(environment: Environment, runner: Any, settings: Settings, *, forked: bool = False) -> None:
     """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
     worker = _Worker(environment, runner, settings)
-    attach_sender(environment, worker.sender)
-    listen(
-        lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM), lambda: cut(environment)
+    attach_worker_context(environment, worker.sender)
+    listen_for_signals(
+        lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM),
+        lambda: cut_open_requests(environment),
     )
     detach_end(runner, leave=worker.leave)
-    receive(runner, worker.sender, worker.receive, worker.begin)
+    receive_from_control(runner, worker.sender, worker.receive, worker.begin)
     environment.events.test_stopping.add_listener(lambda **kw: worker.sender.close())
     environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
     environment.events.quitting.add_listener(lambda **kw: worker.end())
-    guarded(worker.fail, 0.0, worker.report)
+    spawn_critical(worker.fail, 0.0, worker.report)
     if runner.last_heartbeat_timestamp is None:  # else a master that refuses it before this is never found to be silent
         runner.last_heartbeat_timestamp = time.time()
-    hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
-    runner.send_message(TO_CONTROL, pack(0, hello))
+    hello = make_hello(environment.user_classes, list_secret_names(environment.parsed_options))
+    runner.send_message(TO_CONTROL, pack_message(0, hello))
 
 
 def _ready_at_once(environment: Environment) -> None:
@@ -73,8 +74,8 @@ def _ready_at_once(environment: Environment) -> None:
 class _Worker:
     def __init__(self, environment: Environment, runner: Any, settings: Settings) -> None:
         self._environment, self._runner = environment, runner
-        self.outbox = Outbox(lambda records: self.sender.send(records))
-        self.sender = Sender(
+        self.outbox = RecordOutbox(lambda records: self.sender.send(records))
+        self.sender = WorkerContext(
             environment, settings, self._record, self.outbox.count, worker=runner.client_id, shared=True
         )
         self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
@@ -103,7 +104,7 @@ class _Worker:
             logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
         self._telemetry.begin(order)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: ControlMessage) -> None:
         """From the master, and not for the sender."""
         match message:
             case Ack():
@@ -111,9 +112,9 @@ class _Worker:
             case EndRun():
                 gevent.spawn(self.end)  # it takes its time; not guarded: it catches what fails in it
             case Cut():
-                cut(self._environment)
+                cut_open_requests(self._environment)
             case Refused():
-                logger.error(f"the master refuses this worker: {shown(message.reason)}")
+                logger.error(f"the master refuses this worker: {sanitise_text(message.reason)}")
                 self._environment.process_exit_code = ExitStatus.REFUSED
                 gevent.spawn(self._runner.quit)
 
@@ -169,7 +170,7 @@ class _Worker:
         """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""
         while self._busy and (self.sender.closed or leave_to_master):
             gevent.sleep(0.1)
-        interrupt()
+        interrupt_main()
 
     def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
         """``alone``: nobody has answered for a while, so the records of a dead master are looked for first."""
@@ -187,14 +188,14 @@ class _Worker:
     def _append(self) -> bool:
         """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
         waiting = self.outbox.undelivered()
-        return not waiting or append(waiting, self._folder / RECORDS)
+        return not waiting or append_lost_records(waiting, self._folder / RECORDS)
 
     def _keep(self) -> bool:
         """What is not delivered stays on this machine, as the master would have written it; False: the master's is the same,
         and finds the journal."""
         if self._here == self._folder:
             return False
-        path, count = self._here / RECORDS, many(self.outbox.waiting, "record")
+        path, count = self._here / RECORDS, format_count(self.outbox.waiting, "record")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -219,11 +220,11 @@ class _Worker:
         self._runner.quit()
 
 
-def append(records: list[Record], path: Path) -> bool:
+def append_lost_records(records: list[Record], path: Path) -> bool:
     """To the records of a run whose control is dead, but for those that it has written and could not acknowledge any more;
     False where it is not dead, or its folder is not here."""
     until = time.monotonic() + LOCK_S
-    while (file := lock(path)) is None:
+    while (file := lock_file(path)) is None:
         if not path.exists() or time.monotonic() > until:
             return False
         gevent.sleep(0.1)
@@ -234,7 +235,7 @@ def append(records: list[Record], path: Path) -> bool:
     return True
 
 
-def cut(environment: Environment) -> None:
+def cut_open_requests(environment: Environment) -> None:
     """What this process still has open is cut, and recorded so."""
     environment.stop_timeout = 0
     if environment.runner is not None:

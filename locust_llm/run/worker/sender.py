@@ -17,27 +17,27 @@ from gevent.event import Event
 from msgspec.structs import replace
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.client.process_reader import new_reader, reader_failure, reader_kind, reads_so_far
-from locust_llm.core.arms import Block
-from locust_llm.core.extra_inputs import extras
+from locust_llm.client.process_reader import reader_failure, reader_kind, reads_so_far, start_new_reader
+from locust_llm.core.arms import TrialBlock
+from locust_llm.core.extra_inputs import collect_extra_inputs
 from locust_llm.core.failures import FailureKinds
-from locust_llm.core.foreign_text import secrets_of, shown
-from locust_llm.core.machine import Machine, machine_of
-from locust_llm.core.phases import PROFILING, label_of, stage_of
+from locust_llm.core.foreign_text import collect_secrets, sanitise_text
+from locust_llm.core.machine import Machine, detect_machine
+from locust_llm.core.phases import PROFILING, label_phase, stage_of_phase
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.core.settings import Settings
-from locust_llm.load.conversation import Sessions
-from locust_llm.load.lengths import independent, normal
+from locust_llm.load.conversation import ConversationSource
+from locust_llm.load.lengths import combine_lengths, normal_length
 from locust_llm.load.prompts import Prompts
-from locust_llm.run.access.headers import candidate_headers, request_headers, tenant_headers
-from locust_llm.run.access.proxies import passed
-from locust_llm.run.address import base_url
-from locust_llm.run.arms import Side, sides
-from locust_llm.run.clock_sync import Clock, clock_id
-from locust_llm.run.gate_shares import Lease
-from locust_llm.run.message import Message
-from locust_llm.run.options import settings_of
+from locust_llm.run.access.headers import read_candidate_headers, read_request_headers, read_tenant_headers
+from locust_llm.run.access.proxies import list_passed_proxies
+from locust_llm.run.address import normalise_base_url
+from locust_llm.run.arms import VariantTarget, make_variant_targets
+from locust_llm.run.clock_sync import SyncedClock, clock_id
+from locust_llm.run.gate_shares import GateLease
+from locust_llm.run.message import ControlMessage
+from locust_llm.run.options import build_settings
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -46,7 +46,7 @@ from locust_llm.run.protocol import (
     Begin,
     Ended,
     FormLearnt,
-    Posted,
+    ReliableMessage,
     Renewal,
     RequestsReturned,
     RequestsWanted,
@@ -54,18 +54,18 @@ from locust_llm.run.protocol import (
     SessionsWanted,
     StageHealth,
     Status,
-    pack,
+    pack_message,
 )
-from locust_llm.run.request_form import REFUSED, RequestForm, learnt, learnt_since
+from locust_llm.run.request_form import REFUSED, RequestForm, added_form_changes, learn_from_refusal
 
 from .affinity import Affinity
-from .alarm import Alarm, Turns
-from .content import prompts_of, sessions_of
+from .alarm import Alarm, ExclusiveTurns
+from .content import make_prompts, make_sessions
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
-from .post import Incoming, Outgoing
-from .sentinel import Sentinels
-from .tenants import Tenants
+from .post import IncomingPost, OutgoingPost
+from .sentinel import ReferenceStreams
+from .tenants import TenantAssigner
 
 logger = logging.getLogger("locust_llm")
 
@@ -77,7 +77,7 @@ STATUS_LAGS: Final = 200
 """Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
 
 
-class Sender:
+class WorkerContext:
     """One a process, for all runs; ``begin`` makes it ready for the next."""
 
     def __init__(
@@ -101,25 +101,25 @@ class Sender:
         """The run in which a user with another address was logged."""
         self.epoch = 0
         self._alarm: Alarm | None = None
-        self._sentinels = Sentinels()
-        self.clock = Clock()
+        self._sentinels = ReferenceStreams()
+        self.clock = SyncedClock()
         self.urgent = Event()
         """Set when the control should have a status at once."""
         self._renew()
 
     def _renew(self) -> None:
-        self.affinity = Affinity({"": Side("", "", None, ())})
+        self.affinity = Affinity({"": VariantTarget("", "", None, ())})
         self._forms: dict[str, RequestForm] = {}
         """By side: what was learnt during the load."""
-        self.tenants, self._place, self._salt, self.trace = Tenants(), 0, "", ""
+        self.tenants, self._place, self._salt, self.trace = TenantAssigner(), 0, "", ""
         self.closed = False
         self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
-        self.incoming, self._outgoing = Incoming(), Outgoing(self._transmit)  # what must come, of this run
+        self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)  # what must come, of this run
         self.failure = ""  # why this process can send nothing more
         self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
-        self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
+        self.lease = GateLease(self.urgent, shared=self._shared, on_enter=self._count)
         self.gate = self.lease.gate
         self.answered_at = time.monotonic()
         """When the control last answered."""
@@ -132,11 +132,11 @@ class Sender:
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
         """For Locust's table, and for a sample of each."""
-        self.turns = Turns()
+        self.turns = ExclusiveTurns()
         self.retry_random = Random()
         """Spreads retries."""
         self.prompts: Prompts
-        self.sessions: Sessions
+        self.sessions: ConversationSource
         self.extra: dict[str, Any] = {}
         """More fields of every request's body."""
         self.counts_sessions = False
@@ -167,17 +167,17 @@ class Sender:
         if self.epoch or self.closed:
             self._renew()
         self.epoch = epoch
-        new_reader()
-        self._machine, self._watch = machine_of(), HealthMonitor()
+        start_new_reader()
+        self._machine, self._watch = detect_machine(), HealthMonitor()
         self.settings = s = order.settings
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self._sentinels.begin(s.selftest, s.run_time_s)
-        arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
+        arms = make_variant_targets(s, order.survey, read_candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
-        self.prompts = prompts_of(order)
-        self.sessions = sessions_of(order, self.prompts, pause=self.turns.take)
-        self.tenants = Tenants(s, tenant_headers(self._environment.parsed_options), order.worker)
-        self.extra = extras(s)
+        self.prompts = make_prompts(order)
+        self.sessions = make_sessions(order, self.prompts, pause=self.turns.take)
+        self.tenants = TenantAssigner(s, read_tenant_headers(self._environment.parsed_options), order.worker)
+        self.extra = collect_extra_inputs(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
         if not self._shared or (order.clock and order.clock == clock_id()):
@@ -201,9 +201,9 @@ class Sender:
             self._begin_block(block, number)
         if input_tokens is not None:
             sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
-            self.prompts.resize(independent(normal(*sizes[0]), normal(*sizes[1])))
+            self.prompts.resize(combine_lengths(normal_length(*sizes[0]), normal_length(*sizes[1])))
 
-    def _begin_block(self, block: Block, number: int) -> None:
+    def _begin_block(self, block: TrialBlock, number: int) -> None:
         """Both blocks of a pair draw the same lengths, of other texts where they would meet in one server's cache."""
         s = self.settings
         seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
@@ -213,29 +213,31 @@ class Sender:
         self.tenants.begin_block(block, seed)
         self._random = Random(f"{seed}/cancel")
 
-    def block(self, phase: str) -> Block | None:
+    def block(self, phase: str) -> TrialBlock | None:
         """In which requests of this phase are sent; None: the run has no arms."""
-        return self.settings.block(stage_of(phase))
+        return self.settings.block(stage_of_phase(phase))
 
-    def form(self, side: Side) -> RequestForm:
+    def form(self, side: VariantTarget) -> RequestForm:
         """Of requests to this side, as far as is known now."""
         return self._forms.get(side.name, side.form)
 
-    def learns_form(self, side: Side, sent: RequestForm, record: Record) -> bool:
+    def learns_form(self, side: VariantTarget, sent: RequestForm, record: Record) -> bool:
         """This answer, to a request of the form ``sent``, refuses a field that another form leaves out or renames: all later
         requests have that form, and this one may be sent again. (The first request before the load finds out; there is none
         with --no-probe.)"""
         if record.status not in REFUSED:
             return False
         known = self.form(side)
-        form = learnt(known, self.settings, record.status, record.error)
+        form = learn_from_refusal(known, self.settings, record.status, record.error)
         if form != known:
             self._forms[side.name] = form
-            message = shown(record.error, secrets_of(self.own_headers, self.own_headers), most=MESSAGE_BYTES)
-            self.send(FormLearnt(side.name, learnt_since(known, form), message))
+            message = sanitise_text(
+                record.error, collect_secrets(self.own_headers, self.own_headers), most=MESSAGE_BYTES
+            )
+            self.send(FormLearnt(side.name, added_form_changes(known, form), message))
         return form != sent
 
-    def side(self, block: Block | None, session: str = "") -> Side:
+    def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
         """Where the next request of this block, and of this session, goes."""
         found = self.affinity.side(block, session)
         return found if found.address else found._replace(address=self.address)
@@ -251,20 +253,20 @@ class Sender:
     def headers(self) -> Mapping[str, str]:
         """Of every request. Read once a run, when the first user comes: the master's options arrive with the users."""
         if self._headers is None or self._headers[0] != self.epoch:
-            self._headers = self.epoch, request_headers(self._environment.parsed_options)
+            self._headers = self.epoch, read_request_headers(self._environment.parsed_options)
         return self._headers[1]
 
     @property
     def address(self) -> str:
         """The server of the run, which was asked at its start: whatever ``host`` a class or Locust has since then."""
-        return self.settings.host or base_url(self._environment.host or "")
+        return self.settings.host or normalise_base_url(self._environment.host or "")
 
     def keeps_address(self, host: str | None, whose: str) -> None:
         """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
-        if host and self.address and self._strayed != self.epoch and base_url(host) != self.address:
+        if host and self.address and self._strayed != self.epoch and normalise_base_url(host) != self.address:
             self._strayed = self.epoch
             logger.warning(
-                f"{whose} has the host {base_url(host)}, which is ignored: the requests of this run go to "
+                f"{whose} has the host {normalise_base_url(host)}, which is ignored: the requests of this run go to "
                 f"{self.address}, the address that was checked at its start"
             )
 
@@ -313,7 +315,7 @@ class Sender:
     def cancel_after_s(self, phase: str) -> float | None:
         """Drawn for each request: seconds after which it is cancelled on purpose."""
         rate = self.settings.request_cancellation_rate
-        if rate is None or label_of(phase) != PROFILING or self._random.random() * 100 >= rate:
+        if rate is None or label_phase(phase) != PROFILING or self._random.random() * 100 >= rate:
             return None
         return self.settings.request_cancellation_delay
 
@@ -382,19 +384,19 @@ class Sender:
             failure=reader_failure() or self.failure,
         )
 
-    def _health(self, watch: HealthMonitor) -> Health:
+    def _health(self, watch: HealthMonitor) -> ProcessHealth:
         """Of the whole run."""
         return replace(
             watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
-            clock_error_s=self.clock.stated_s, proxy=passed(self.settings), reader=reader_kind(),
+            clock_error_s=self.clock.stated_s, proxy=list_passed_proxies(self.settings), reader=reader_kind(),
         )  # fmt: skip
 
-    def send(self, message: Message, epoch: int | None = None) -> None:
+    def send(self, message: ControlMessage, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""
-        if isinstance(message, Posted) and self._shared:
-            self._outgoing.post(partial(pack, self.epoch, message))
+        if isinstance(message, ReliableMessage) and self._shared:
+            self._outgoing.post(partial(pack_message, self.epoch, message))
         else:
-            self._transmit(pack(self.epoch if epoch is None else epoch, message))
+            self._transmit(pack_message(self.epoch if epoch is None else epoch, message))
 
     def _transmit(self, packed: bytes) -> None:
         if self._environment.runner is not None:
@@ -409,16 +411,16 @@ class Sender:
             self.send(SessionsWanted())
 
 
-_senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()
+_senders: WeakKeyDictionary[Environment, WorkerContext] = WeakKeyDictionary()
 
 
-def sender_of(environment: Environment) -> Sender:
+def get_worker_context(environment: Environment) -> WorkerContext:
     """The sender of this process; one that begins closed where the plugin is not attached."""
     if environment not in _senders:
-        attach_sender(environment, Sender(environment, settings_of(environment.parsed_options)))
+        attach_worker_context(environment, WorkerContext(environment, build_settings(environment.parsed_options)))
     return _senders[environment]
 
 
-def attach_sender(environment: Environment, sender: Sender) -> None:
+def attach_worker_context(environment: Environment, sender: WorkerContext) -> None:
     """From here on it is that of this process."""
     _senders[environment] = sender

@@ -11,13 +11,13 @@ from typing import Any, Final
 import gevent
 
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
-from locust_llm.core.certificate import Certificate, Differences, Truth, truth_of
+from locust_llm.core.certificate import MeasurementAccuracy, ReferenceTimes, TimingDifferences, parse_reference_times
 from locust_llm.core.options.selftest_modes import OFF
 from locust_llm.core.record import OK, Record
-from locust_llm.protocols.known import request_body
+from locust_llm.protocols.known import encode_request_body
 from locust_llm.truth.process import TruthServer
 
 STREAMS: Final = 2
@@ -43,7 +43,7 @@ FAILURES: Final = 3
 """After so many in a row there are no more."""
 
 
-class Sentinels:
+class ReferenceStreams:
     """Of one process, for all of its runs."""
 
     def __init__(self, cpu_clock: Callable[[], float] = time.process_time) -> None:
@@ -57,7 +57,7 @@ class Sentinels:
         self._began, self._cpu_began_s = time.monotonic(), self._cpu_clock()
         self._asked = 0
         """Streams so far."""
-        self._run, self._stage = Differences(), Differences()
+        self._run, self._stage = TimingDifferences(), TimingDifferences()
         self._greenlets: list[gevent.Greenlet] = []
         self._server: TruthServer | None = None
 
@@ -79,19 +79,19 @@ class Sentinels:
 
     def begin_stage(self) -> None:
         """From here on ``stage`` counts."""
-        self._stage = Differences()
+        self._stage = TimingDifferences()
 
-    def stage(self) -> Certificate:
+    def stage(self) -> MeasurementAccuracy:
         """Of the stage so far."""
-        return Certificate(missing=self._missing) if self._missing else self._stage.certificate()
+        return MeasurementAccuracy(missing=self._missing) if self._missing else self._stage.certificate()
 
-    def end(self) -> Certificate:
+    def end(self) -> MeasurementAccuracy:
         """The run is over."""
         lasted_s = time.monotonic() - self._began
         cpu_s = self._stop()
         if not self._missing and lasted_s < LEAST_S:
             self._missing = f"the run was shorter than {LEAST_S:g} s"
-        return Certificate(missing=self._missing) if self._missing else self._run.certificate(cpu_s)
+        return MeasurementAccuracy(missing=self._missing) if self._missing else self._run.certificate(cpu_s)
 
     def _start(self) -> None:
         try:
@@ -99,7 +99,7 @@ class Sentinels:
         except (OSError, NotImplementedError) as error:
             self._missing = f"the truth server could not be started: {error}"
             return
-        request = sentinel_request(Target("127.0.0.1", self._server.port), CHUNKS)
+        request = make_reference_request(Target("127.0.0.1", self._server.port), CHUNKS)
         self._greenlets += [gevent.spawn(self._streams, request) for _ in range(STREAMS)]
 
     def _streams(self, request: Request) -> None:
@@ -111,12 +111,12 @@ class Sentinels:
                 while not self._affordable():
                     gevent.sleep(PAUSE_S)
                 self._asked += 1
-                record = exchange(line, gate, request, 0.0)
+                record = exchange_request(line, gate, request, 0.0)
                 stream, line.stream = line.stream, None
                 self._reads += record.reads
                 if record.outcome == OK and stream is not None:
                     failures = 0
-                    self._add(record, truth_of(stream.answer.last))
+                    self._add(record, parse_reference_times(stream.answer.last))
                 else:
                     failures += 1
                     gevent.sleep(0.1)
@@ -132,7 +132,7 @@ class Sentinels:
         """Another stream is within their share of the CPU."""
         return self._asked < FREE or (self._asked + 1) * STREAM_CPU_S <= SHARE * (self._cpu_clock() - self._cpu_began_s)
 
-    def _add(self, record: Record, truth: Truth | None) -> None:
+    def _add(self, record: Record, truth: ReferenceTimes | None) -> None:
         if truth is not None:
             self._run.add(record, truth)
             self._stage.add(record, truth)
@@ -145,10 +145,10 @@ class Sentinels:
         return None if server is None else server.close(gevent.sleep)
 
 
-def sentinel_request(target: Target, chunks: int) -> Request:
+def make_reference_request(target: Target, chunks: int) -> Request:
     """One that the truth server answers with so many chunks."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "."}]
-    body = request_body("chat", "truth", messages, chunks)
+    body = encode_request_body("chat", "truth", messages, chunks)
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -5,13 +5,20 @@ from random import Random
 
 from gevent.event import Event
 
-from locust_llm.core.arms import BASE, Block
+from locust_llm.core.arms import BASE, TrialBlock
 from locust_llm.core.settings import Settings
-from locust_llm.load.mix import FAIRNESS, Dealt, models, no_tenant, priorities, shares
-from locust_llm.run.arms import Side
+from locust_llm.load.mix import (
+    FAIRNESS,
+    TenantDealer,
+    explain_bad_tenant_name,
+    parse_model_mix,
+    parse_shares,
+    parse_tenant_priorities,
+)
+from locust_llm.run.arms import VariantTarget
 
 
-class Tenants:
+class TenantAssigner:
     """Of one process. Of arrivals by a schedule each has its tenant drawn; in a closed loop the users are dealt out, so that
     each tenant has as many as its share. Every request has the header of its tenant's name."""
 
@@ -21,19 +28,19 @@ class Tenants:
         """``headers``: more of them, by tenant; one may take the place of the usual one."""
         s = settings or Settings()
         self._headers, self._isolate = headers or {}, s.isolate or ""
-        self._priorities: Mapping[str, int] = priorities(s.tenant_priority) if s.tenant_priority else {}
-        self._draw = models(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
+        self._priorities: Mapping[str, int] = parse_tenant_priorities(s.tenant_priority) if s.tenant_priority else {}
+        self._draw = parse_model_mix(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
         self._seed = Random().getrandbits(64) if s.random_seed is None else s.random_seed
         self._random = Random(f"{self._seed}/{worker}/tenants")
-        self._block: Block | None = None
+        self._block: TrialBlock | None = None
         self._over = Event()
         """The block is over, or the run."""
-        self._dealt: Dealt | None = None
+        self._dealt: TenantDealer | None = None
         if s.tenant_mix and not s.open_loop:
             before = worker * (s.max_users_asked or 1) // max(1, s.processes)
-            self._dealt = Dealt(shares(s.tenant_mix, "tenant"), before)
+            self._dealt = TenantDealer(parse_shares(s.tenant_mix, "tenant"), before)
 
-    def begin_block(self, block: Block, seed: str) -> None:
+    def begin_block(self, block: TrialBlock, seed: str) -> None:
         """From now on they are drawn from this seed."""
         self._block, self._random = block, Random(f"{seed}/tenants")
         self.close()
@@ -47,11 +54,11 @@ class Tenants:
             return ""
         return self._draw(Random(f"{self._seed}/tenants/{session}") if session else self._random)
 
-    def alone(self, block: Block | None) -> str:
+    def alone(self, block: TrialBlock | None) -> str:
         """The only tenant whose requests are sent in this block; empty: there is no such."""
         return self._isolate if block is not None and block.arm == BASE else ""
 
-    def wait(self, block: Block | None) -> None:
+    def wait(self, block: TrialBlock | None) -> None:
         """Until this block is over: another tenant is alone in it."""
         if block == self._block:
             self._over.wait()
@@ -65,12 +72,12 @@ class Tenants:
         if self._dealt is not None:
             self._dealt.leave(user)
 
-    def side(self, side: Side, name: str) -> Side:
+    def side(self, side: VariantTarget, name: str) -> VariantTarget:
         """The same, with what the requests of this tenant carry; without a name as it is. Raises ValueError for a name that
         no header can carry."""
         if not name:
             return side
-        if why := no_tenant(name):
+        if why := explain_bad_tenant_name(name):
             raise ValueError(why)
         own = self._headers.get(name, {})
         named = {} if FAIRNESS in map(str.lower, own) else {FAIRNESS: name}

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 
-class Block:
+class CacheBlock:
     """A full block whose text is known by its key."""
 
     __slots__ = ("key", "users")
@@ -26,9 +26,9 @@ class Blocks:
         self.num_blocks = num_blocks
         self.caching = caching
         self._num_blank = num_blocks
-        self._oldest: dict[int, Block] = {}  # by key
-        self._copies: dict[int, list[Block]] = {}  # the others with that key, the oldest first
-        self._idle: OrderedDict[Block, None] = OrderedDict()  # without a user: free, and still to be found
+        self._oldest: dict[int, CacheBlock] = {}  # by key
+        self._copies: dict[int, list[CacheBlock]] = {}  # the others with that key, the oldest first
+        self._idle: OrderedDict[CacheBlock, None] = OrderedDict()  # without a user: free, and still to be found
 
     @property
     def num_free(self) -> int:
@@ -54,7 +54,7 @@ class Blocks:
                 idle += 1
         return found, idle
 
-    def share(self, keys: Iterable[int]) -> list[Block]:
+    def share(self, keys: Iterable[int]) -> list[CacheBlock]:
         """One more user of each; they must be there."""
         blocks = [self._oldest[key] for key in keys]
         for block in blocks:
@@ -63,14 +63,14 @@ class Blocks:
             block.users += 1
         return blocks
 
-    def name(self, key: int) -> Block:
+    def name(self, key: int) -> CacheBlock:
         """Give one of the taken blocks its key."""
-        block = Block(key)
+        block = CacheBlock(key)
         if self._oldest.setdefault(key, block) is not block:
             self._copies.setdefault(key, []).append(block)
         return block
 
-    def free(self, blocks: list[Block], num_blank: int) -> None:
+    def free(self, blocks: list[CacheBlock], num_blank: int) -> None:
         """``blocks`` in the order of the text: the last is emptied first, for who needs it needs those before it too."""
         self._num_blank += num_blank
         for block in reversed(blocks):
@@ -78,7 +78,7 @@ class Blocks:
             if not block.users:
                 self._idle[block] = None
 
-    def _forget(self, block: Block) -> None:
+    def _forget(self, block: CacheBlock) -> None:
         copies = self._copies.get(block.key)
         if copies is None:
             del self._oldest[block.key]

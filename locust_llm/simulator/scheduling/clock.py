@@ -14,7 +14,7 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Clock(Protocol):
+class EventClock(Protocol):
     """What is used of an asyncio loop (real time); `VirtualClock` is the other one."""
 
     def time(self) -> float: ...

@@ -25,7 +25,7 @@ class StepCost(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class CostModel:
     parameters: float
     weight_bytes: float
     num_layers: int
@@ -46,7 +46,7 @@ class GPU:
 MODELS = {
     # Llama 3.1 8B's config.json and model card. bf16: 2 bytes a parameter.
     # KV: 2 (K and V) x 32 layers x 8 KV heads x 128 x 2 bytes = 128 KiB.
-    "llama-3.1-8b": Model(
+    "llama-3.1-8b": CostModel(
         parameters=8.03e9,
         weight_bytes=16.06e9,
         num_layers=32,
@@ -67,12 +67,12 @@ GPUS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class StepCostConstants:
     """Constants of `step_s`. The fitted ones: least squares of the log errors that `make calibration` prints row by
     row, all six at once (these four, and V0's two extra overheads). Nothing was fitted on another GPU: there they are a
     guess."""
 
-    model: Model
+    model: CostModel
     gpu: GPU
     bandwidth_efficiency: float = 0.981  # fitted; share of the data sheet's bandwidth
     mfu: float = 0.571  # fitted; share of peak FLOP/s in the linear layers: 28.4 us a prompt token on H100
@@ -91,7 +91,7 @@ class Cost:
         return Roofline(self)
 
 
-LLAMA_8B_H100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
+LLAMA_8B_H100 = StepCostConstants(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
 V0_LLAMA_8B_H100 = replace(  # V0's Python did more between two steps: 0.41 ms, and 45 us for each sequence. Fitted
     LLAMA_8B_H100,
     step_overhead_s=LLAMA_8B_H100.step_overhead_s + 0.41e-3,
@@ -109,7 +109,7 @@ class Roofline:
         "_attention", "_attention_flops", "_bandwidth", "_flops", "_kv_bytes", "_linear", "_seq_s", "_step_s", "_weights_s",
     )  # fmt: skip
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: StepCostConstants) -> None:
         model, gpu = cost.model, cost.gpu
         self._bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
         self._weights_s, self._kv_bytes = model.weight_bytes / self._bandwidth, model.kv_bytes_per_token
@@ -140,7 +140,9 @@ class Roofline:
         )
 
 
-def step_s(cost: Cost, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+def step_duration_s(
+    cost: StepCostConstants, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
+) -> float:
     """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
     these there may be num_decodes sequences that compute one token each, with num_context_tokens in all their contexts.
 

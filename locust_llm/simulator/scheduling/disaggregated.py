@@ -6,9 +6,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
 
-from .clock import Clock, Timer
-from .engine import BatchEngine, together
-from .sequence import Sequence, Status
+from .clock import EventClock, Timer
+from .engine import BatchEngine, merge_engine_states
+from .sequence import Sequence, SequenceStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class DisaggregatedEngine:
         prefill: list[BatchEngine],
         decode: list[BatchEngine],
         link: Link,
-        clock: Clock,
+        clock: EventClock,
         *,
         time_scale: float = 1.0,
     ) -> None:
@@ -98,7 +98,7 @@ class DisaggregatedEngine:
         else:
             journey.prefill.abort(journey.prompt)
             self._loads[journey.prefill] -= 1
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
 
     def find(self, block_keys: Series[int]) -> int:
         return max(engine.find(block_keys) for engine in self.prefill)
@@ -110,4 +110,6 @@ class DisaggregatedEngine:
     def state(self) -> dict[str, float]:
         """Of all engines; and who is under way between them."""
         transferring = sum(journey.timer is not None for journey in self._journeys.values())
-        return together([engine.state() for engine in (*self.prefill, *self.decode)]) | {"transferring": transferring}
+        return merge_engine_states([engine.state() for engine in (*self.prefill, *self.decode)]) | {
+            "transferring": transferring
+        }

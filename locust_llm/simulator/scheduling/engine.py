@@ -8,10 +8,10 @@ from collections.abc import Sequence as Series
 from random import Random
 from typing import Final, Protocol
 
-from .clock import Clock, Timer
+from .clock import EventClock, Timer
 from .cost import StepCost
 from .scheduler import Batch, Scheduler
-from .sequence import Sequence, Status
+from .sequence import Sequence, SequenceStatus
 
 MAX_LATE_S = 0.1
 NUM_LATE = 20_000
@@ -46,7 +46,13 @@ class BatchEngine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, cost: StepCost, clock: Clock, *, time_scale: float = 1.0, count_parts: bool = True
+        self,
+        scheduler: Scheduler,
+        cost: StepCost,
+        clock: EventClock,
+        *,
+        time_scale: float = 1.0,
+        count_parts: bool = True,
     ) -> None:
         self.count_parts = count_parts
         self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
@@ -191,14 +197,14 @@ class FixedEngine:
     With jitter_s each of these is drawn evenly from plus or minus jitter_s around it (never below 0).
     """
 
-    def __init__(self, ttft_s: float, itl_s: float, clock: Clock, *, jitter_s: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, ttft_s: float, itl_s: float, clock: EventClock, *, jitter_s: float = 0.0, seed: int = 0) -> None:
         self.ttft_s, self.itl_s, self.jitter_s, self.clock = ttft_s, itl_s, jitter_s, clock
         self.random = Random(seed)
         self.max_late_s = 0.0
         self._drips: dict[Sequence, _Drip] = {}
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        sequence.status, sequence.arrived_at = Status.RUNNING, self.clock.time()
+        sequence.status, sequence.arrived_at = SequenceStatus.RUNNING, self.clock.time()
         sequence.started_at = sequence.arrived_at
         drip = self._drips[sequence] = _Drip(self, sequence, on_token, each)
         drip.wait(self.ttft_s)
@@ -206,11 +212,11 @@ class FixedEngine:
     def abort(self, sequence: Sequence) -> None:
         drip = self._drips.pop(sequence, None)
         if drip:
-            sequence.status = Status.FINISHED
+            sequence.status = SequenceStatus.FINISHED
             drip.timer.cancel()
 
     def finish(self, sequence: Sequence) -> None:
-        sequence.status, sequence.last_at = Status.FINISHED, self._drips.pop(sequence).due
+        sequence.status, sequence.last_at = SequenceStatus.FINISHED, self._drips.pop(sequence).due
         sequence.pace_s = sequence.last_at - (sequence.first_at or 0.0)
 
     def find(self, block_keys: Series[int]) -> int:
@@ -310,6 +316,6 @@ class Router:
         return min(range(count), key=lambda i: (-found[i], self.num_open[i], (i - self._next) % count))
 
 
-def together(states: Series[dict[str, float]]) -> dict[str, float]:
+def merge_engine_states(states: Series[dict[str, float]]) -> dict[str, float]:
     """The states of several engines: sums, but for the lateness, which is the worst."""
     return {name: (max if "late" in name else sum)(state[name] for state in states) for name in states[0]}

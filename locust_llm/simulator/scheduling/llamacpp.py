@@ -6,7 +6,7 @@ from typing import Final
 
 from .cost import BLOCK_SIZE
 from .scheduler import Batch, Scheduler, Stateful
-from .sequence import Sequence, Status, num_blocks_for
+from .sequence import Sequence, SequenceStatus, num_blocks_for
 
 SIMILARITY: Final = 0.1
 """Its --slot-prompt-similarity, as it is unless set."""
@@ -35,7 +35,7 @@ class LlamaCpp(Stateful):
         for sequence in self.slots:
             if sequence is None or sequence.decoding or budget <= 0:
                 continue
-            if sequence.status is Status.RUNNING:
+            if sequence.status is SequenceStatus.RUNNING:
                 num_new_tokens = min(scheduler.num_left(sequence), budget)
                 scheduler.compute(batch, sequence, num_new_tokens)
             else:
@@ -55,7 +55,7 @@ class LlamaCpp(Stateful):
         for number, sequence in enumerate(self.slots):
             if sequence is None:
                 continue
-            if sequence.status is Status.FINISHED:
+            if sequence.status is SequenceStatus.FINISHED:
                 self.slots[number] = None
                 self._free.append(number)
             else:

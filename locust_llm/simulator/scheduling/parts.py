@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .sequence import Sequence
 
 
-class Parts(NamedTuple):
+class LatencyParts(NamedTuple):
     """Seconds. The first three add up to the time from its arrival at the engine to its first token, the others to that
     from there to its last token."""
 
@@ -49,7 +49,7 @@ def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
     return started - arrived, max(0.0, first - started)
 
 
-def parts_of(sequence: Sequence) -> Parts | None:
+def latency_parts_of(sequence: Sequence) -> LatencyParts | None:
     """None of one that has not finished, or was aborted."""
     known, first, last = queue_and_prefill(sequence), sequence.first_at, sequence.last_at
     if known is None or first is None or last is None:
@@ -58,4 +58,4 @@ def parts_of(sequence: Sequence) -> Parts | None:
     own_prefill = min(sequence.own_prefill_s, prefill)
     pace, preemption = sequence.pace_s, sequence.preemption_s
     stalls = max(0.0, last - first - pace - preemption)  # below 0 by rounding alone
-    return Parts(queue, own_prefill, prefill - own_prefill, pace, stalls, preemption)
+    return LatencyParts(queue, own_prefill, prefill - own_prefill, pace, stalls, preemption)

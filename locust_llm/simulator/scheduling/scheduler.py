@@ -10,12 +10,12 @@ from operator import attrgetter
 
 from .blocks import Blocks
 from .cost import BLOCK_SIZE
-from .sequence import Decoding, Run, Sequence, Status, num_blocks_for
+from .sequence import Decoding, Sequence, SequenceStatus, TokenRun, num_blocks_for
 from .waiting import Fair, Priority, Waiting, queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class SchedulerConfig:
     """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share of the blocks that must be
     left free when a sequence is admitted beside others. common_prefix_tokens: what all prompts begin with, where blocks have
     no keys that tell."""
@@ -65,7 +65,7 @@ class Scheduler:
 
     def __init__(
         self,
-        config: Config,
+        config: SchedulerConfig,
         policy: Policy | type[Stateful],
         *,
         waiting: Waiting | None = None,
@@ -120,7 +120,7 @@ class Scheduler:
         finished = decoding.end_round(at) if decoding.in_round else []
         prefilled = []
         for sequence, num_new_tokens in batch.prefills.items():
-            if sequence.status is Status.FINISHED:  # aborted while the step ran
+            if sequence.status is SequenceStatus.FINISHED:  # aborted while the step ran
                 continue
             sequence.computed_then += num_new_tokens
             if sequence.computed_then == sequence.num_prompt_tokens + sequence.output_then:
@@ -130,7 +130,7 @@ class Scheduler:
                 self._got_token(sequence, at)
                 if sequence.output_then == sequence.max_tokens:
                     if decoding.round_at is not None:
-                        sequence.runs.append(Run(at, decoding.round_at, 0, 0))
+                        sequence.runs.append(TokenRun(at, decoding.round_at, 0, 0))
                     finished.append(sequence)
                 else:
                     decoding.join(sequence, at)
@@ -151,7 +151,7 @@ class Scheduler:
     def release(self, finished: Series[Sequence]) -> None:
         """With ``ahead``: the step is over in which they got their last token."""
         for sequence in finished:
-            if sequence.status is Status.RUNNING:  # else it was aborted or preempted meanwhile
+            if sequence.status is SequenceStatus.RUNNING:  # else it was aborted or preempted meanwhile
                 self._name_blocks(sequence, sequence.computed_then)
             self.finish(sequence)
 
@@ -166,14 +166,14 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, done or aborted. A second call does nothing."""
-        if sequence.status is Status.FINISHED:
+        if sequence.status is SequenceStatus.FINISHED:
             return
-        if sequence.status is Status.RUNNING:
+        if sequence.status is SequenceStatus.RUNNING:
             del self.running[sequence]
             self._stop(sequence)
         else:
             self.waiting.remove(sequence)
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
 
     def preempt(self, sequence: Sequence | None = None) -> Sequence:
         """A running sequence, if none is named the last, by priority the last in that order, gives up its blocks and all it
@@ -185,7 +185,7 @@ class Scheduler:
         if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
             sequence.preemption_s -= self.now
         self._stop(sequence)
-        sequence.status = Status.WAITING
+        sequence.status = SequenceStatus.WAITING
         sequence.computed_then = sequence.num_transferred_tokens = 0
         sequence.num_preemptions += 1
         self.waiting.appendleft(sequence)
@@ -229,11 +229,11 @@ class Scheduler:
             if not num_new_tokens:
                 break
             num_new_blocks = num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
-            while num_new_blocks > self.blocks.num_free and sequence.status is Status.RUNNING:
+            while num_new_blocks > self.blocks.num_free and sequence.status is SequenceStatus.RUNNING:
                 gone = self.preempt()
                 budget += batch.prefills.pop(gone, int(gone in served))
                 self.blocks.free([], served.pop(gone, 0))
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING:
                 break
             budget -= num_new_tokens
             if decodes:
@@ -311,7 +311,7 @@ class Scheduler:
             sequence.num_cached_tokens = found * BLOCK_SIZE
         sequence.computed_then = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
         self._num_admitted += 1
-        sequence.status, sequence.order = Status.RUNNING, self._num_admitted
+        sequence.status, sequence.order = SequenceStatus.RUNNING, self._num_admitted
         self.running[sequence] = None
         self.compute(batch, sequence, num_new_tokens)
 

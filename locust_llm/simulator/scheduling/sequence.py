@@ -10,17 +10,17 @@ from enum import Enum, auto
 from random import Random
 from typing import NamedTuple
 
-from .blocks import Block
+from .blocks import CacheBlock
 from .cost import BLOCK_SIZE
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     WAITING = auto()
     RUNNING = auto()
     FINISHED = auto()
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens that a sequence got one after the other: one ``at`` its prefill's end, then one a round."""
 
     at: float
@@ -44,7 +44,7 @@ class Sequence:
     num_transferred_tokens: int = 0
     priority: int = 0  # lower is earlier; these two matter to the queues of `waiting`
     tenant: str = ""
-    status: Status = Status.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
     number: int = 0  # of its arrival, where its queue counts
     arrived_at: float | None = None  # at the engine
     started_at: float | None = None  # the start of its first step
@@ -56,10 +56,12 @@ class Sequence:
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
     num_preemptions: int = 0
     order: int = 0  # of its last admission
-    named_blocks: list[Block] = field(default_factory=list)  # the first of its blocks, with the first of block_keys
+    named_blocks: list[CacheBlock] = field(
+        default_factory=list
+    )  # the first of its blocks, with the first of block_keys
     decoding: Decoding | None = None
     joined: int = 0  # the decoding set's round when it joined
-    runs: list[Run] = field(default_factory=list)
+    runs: list[TokenRun] = field(default_factory=list)
     # These four are as of when it joined the decoding set, while it is there: see the properties.
     output_then: int = 0
     computed_then: int = 0
@@ -85,7 +87,7 @@ class Sequence:
 
     @property
     def is_finished(self) -> bool:
-        return self.status is Status.FINISHED
+        return self.status is SequenceStatus.FINISHED
 
     def token_times(self) -> list[float]:
         """When it got each token, where its engine records that; not while it decodes."""
@@ -152,7 +154,7 @@ class Decoding:
             self._ends[last] = {}
         self._ends[last][sequence] = None
         if self.round_at is not None:
-            sequence.runs.append(Run(at, self.round_at, rounds, last))
+            sequence.runs.append(TokenRun(at, self.round_at, rounds, last))
 
     def leave(self, sequence: Sequence) -> None:
         """Its own counts hold again."""

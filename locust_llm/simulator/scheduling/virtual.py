@@ -12,12 +12,12 @@ from operator import sub
 
 from .clock import VirtualClock
 from .engine import Engine
-from .parts import Parts, parts_of
+from .parts import LatencyParts, latency_parts_of
 from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VirtualRequest:
     prompt_tokens: int
     output_tokens: int
     block_keys: Series[int] = ()
@@ -27,11 +27,11 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class VirtualResult:
     """What became of a request; times in seconds of the run. nan: not yet. asked_at is before sent_at where a prefill limit
     held it back. token_at and parts are empty unless the run keeps them."""
 
-    request: Request
+    request: VirtualRequest
     asked_at: float
     sent_at: float
     first_at: float = math.nan
@@ -40,7 +40,7 @@ class Row:
     cached_tokens: int = 0
     preemptions: int = 0
     token_at: array[float] = field(default_factory=lambda: array("d"))
-    parts: Parts | None = None
+    parts: LatencyParts | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -72,15 +72,15 @@ class Virtual:
     ) -> None:
         self.clock, self.engine, self.keep_tokens, self.keep_parts = clock, engine, keep_tokens, keep_parts
         self.prefill_limit, self.most_open = prefill_limit, most_open
-        self.rows: list[Row] = []  # of those that are done
+        self.rows: list[VirtualResult] = []  # of those that are done
         self.num_open = self.num_prefilling = self.max_prefilling = 0
         self._held: deque[Callable[[], None]] = deque()
 
-    def open_loop(self, arrivals: Iterable[tuple[float, Request]]) -> None:
+    def open_loop(self, arrivals: Iterable[tuple[float, VirtualRequest]]) -> None:
         """Requests at set times, in their order, read as they come due."""
         coming = iter(arrivals)
 
-        def wait_for(arrival: tuple[float, Request] | None) -> None:
+        def wait_for(arrival: tuple[float, VirtualRequest] | None) -> None:
             while arrival and arrival[0] <= self.clock.now:
                 self.ask(arrival[1])
                 arrival = next(coming, None)
@@ -89,7 +89,7 @@ class Virtual:
 
         wait_for(next(coming, None))
 
-    def closed_loop(self, users: int, requests: Iterator[Request], *, stagger_s: float = 0.0) -> None:
+    def closed_loop(self, users: int, requests: Iterator[VirtualRequest], *, stagger_s: float = 0.0) -> None:
         """Users that send the next request when the last one is done, until there is none; the first ones this far apart."""
 
         def send() -> None:
@@ -99,13 +99,13 @@ class Virtual:
         for user in range(users):
             self.clock.call_at(self.clock.now + user * stagger_s, send)
 
-    def ask(self, request: Request, on_done: Callable[[], None] | None = None) -> None:
+    def ask(self, request: VirtualRequest, on_done: Callable[[], None] | None = None) -> None:
         """Now, or as soon as the prefill limit lets it."""
         asked_at = self.clock.now
         self._held.append(lambda: self._send(request, asked_at, on_done))
         self._let_go()
 
-    def run(self, until: float = math.inf) -> list[Row]:
+    def run(self, until: float = math.inf) -> list[VirtualResult]:
         """Until everything is done, or that time has come. Returns the rows of all that is done."""
         self.clock.run(until)
         return self.rows
@@ -114,9 +114,9 @@ class Virtual:
         while self._held and self.num_prefilling < self.prefill_limit and self.num_open < self.most_open:
             self._held.popleft()()
 
-    def _send(self, request: Request, asked_at: float, on_done: Callable[[], None] | None) -> None:
+    def _send(self, request: VirtualRequest, asked_at: float, on_done: Callable[[], None] | None) -> None:
         clock = self.clock
-        row = Row(request, asked_at, clock.now)
+        row = VirtualResult(request, asked_at, clock.now)
         sequence = Sequence(
             request.prompt_tokens, request.output_tokens, request.block_keys,
             priority=request.priority, tenant=request.tenant,
@@ -139,12 +139,12 @@ class Virtual:
 
         self.engine.add(sequence, on_token, each=False)
 
-    def _close(self, row: Row, sequence: Sequence) -> None:
+    def _close(self, row: VirtualResult, sequence: Sequence) -> None:
         row.cached_tokens, row.preemptions = sequence.num_cached_tokens, sequence.num_preemptions
         times = sequence.token_times()
         row.longest_stall_s = max(map(sub, times[1:], times), default=0.0)
         if self.keep_parts:
-            row.parts = parts_of(sequence)
+            row.parts = latency_parts_of(sequence)
         if self.keep_tokens:
             row.token_at.extend(times)
         self.rows.append(row)

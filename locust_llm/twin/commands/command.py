@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from locust_llm.core.text import say
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ExitStatus, fail
 
 COMMANDS: Final = {
@@ -18,7 +18,7 @@ COMMANDS: Final = {
 def twin(words: list[str]) -> int:
     usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(f"  {name:9}{what}\n" for name, what in COMMANDS.items())
     if words and words[0] in ("-h", "--help", "help"):
-        say(usage)
+        print_safely(usage)
         return ExitStatus.OK
     if not words or words[0] not in COMMANDS:
         if words:

@@ -9,34 +9,42 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Final, NoReturn
 
-from locust_llm.core.text import describe_error, say
+from locust_llm.core.text import describe_error, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.twin import file
 from locust_llm.twin.drift import check
 from locust_llm.twin.drift.report import lines, others
-from locust_llm.twin.folders import Folder, loads
-from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in, take_host
+from locust_llm.twin.folders import Folder, read_folder_loads
+from locust_llm.twin.runs import (
+    Stopped,
+    add_server_options,
+    environment,
+    run_locust_llm,
+    server_words,
+    split_host_and_folders,
+    started_in,
+)
 from locust_llm.twin.twin import Twin
 
-from .fit import seconds
+from .fit import parse_duration_s
 
 MINUTE_S: Final = 60.0
 LEAST_STAGE_S: Final = 5.0
 
 
-class Refused(ValueError):
+class DriftRefused(ValueError):
     """There can be no check, and why."""
 
 
-def drift(words: list[str]) -> int:
+def run_drift(words: list[str]) -> int:
     """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be used; 5: refused."""
     try:
         options = _parser().parse_args(words)
-        twin = file.read(options.twin)
+        twin = file.read_twin(options.twin)
         users = check.loads_of(twin)
-        given = take_host(options, [options.folder] if options.folder else [])
+        given = split_host_and_folders(options, [options.folder] if options.folder else [])
         folder = Folder(given[0] if given else _measured(options, twin, users))
-        found = loads(folder)
+        found = read_folder_loads(folder)
     except Stopped as error:
         return error.status
     except (OSError, ValueError) as error:
@@ -47,11 +55,11 @@ def drift(words: list[str]) -> int:
     told = [f"Note: {note}." for note in found.notes]
     if not stages:
         undecided = f"Not decided: no load of {folder.path} can be held against the twin."
-        say("\n".join([*names, undecided, *told]) + "\n")
+        print_safely("\n".join([*names, undecided, *told]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
     unchanged = check.null(twin, stages, check.REPLAYS)
-    result = check.drift(unchanged, stages)
-    say("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
+    result = check.check_drift(unchanged, stages)
+    print_safely("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 
 
@@ -59,7 +67,7 @@ def _measured(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> 
     """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
-        raise Refused("twin drift takes --host URL: the twin does not say of what server it is")
+        raise DriftRefused("twin drift takes --host URL: the twin does not say of what server it is")
     folder = started_in(options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S"))
     prompts, outputs = [one for one, _ in twin.lengths], [one for _, one in twin.lengths]
     share_s = options.time / len(users)
@@ -71,9 +79,9 @@ def _measured(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> 
         f"--report-dir={folder}",
     ]  # fmt: skip
     log = folder.with_name(f"{folder.name}.log")
-    status = run(words, environment(options, os.environ), log, _tell)
+    status = run_locust_llm(words, environment(options, os.environ), log, _tell)
     if not (folder / "profile_export.jsonl").exists():
-        raise Refused(f"the run has no requests, exit status {status}: {log} has its log")
+        raise DriftRefused(f"the run has no requests, exit status {status}: {log} has its log")
     return folder
 
 
@@ -83,7 +91,7 @@ def _tell(line: str) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message}: locust-llm twin drift --help has all options")
+        raise DriftRefused(f"{message}: locust-llm twin drift --help has all options")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,15 +101,15 @@ def _parser() -> argparse.ArgumentParser:
         "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
-    add_arguments(parser)
+    add_drift_arguments(parser)
     add_server_options(parser)
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
     add("folder", nargs="?", metavar="DIR", help="a run of such loads that is there (default: one is made)")
-    add("--time", type=seconds, default=MINUTE_S, metavar="TIME", help="of the run (default: 1m)")
+    add("--time", type=parse_duration_s, default=MINUTE_S, metavar="TIME", help="of the run (default: 1m)")
     add("--report-dir", type=Path, metavar="DIR", help="where the run goes (default: reports/drift-<time>)")

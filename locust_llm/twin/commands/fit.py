@@ -13,19 +13,27 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from locust_llm.core.text import describe_error, say
+from locust_llm.core.text import describe_error, print_safely
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.twin import file
 from locust_llm.twin import fit as fitting
 from locust_llm.twin.candidates import candidates
 from locust_llm.twin.drift.check import reference
-from locust_llm.twin.fit_report import report
-from locust_llm.twin.folders import Folder, Measured, measured
-from locust_llm.twin.runs import Stopped, add_server_options, environment, run, server_words, started_in, take_host
+from locust_llm.twin.fit_report import format_fit_report
+from locust_llm.twin.folders import Folder, MeasuredServer, read_measured_server
+from locust_llm.twin.runs import (
+    Stopped,
+    add_server_options,
+    environment,
+    run_locust_llm,
+    server_words,
+    split_host_and_folders,
+    started_in,
+)
 from locust_llm.twin.twin import NOT_TO_BE_USED, Origin
 
-from .progress import line
+from .progress import show_counted_progress
 
 LENGTHS: Final = {
     "synthetic-input-tokens-mean": 1000.0,
@@ -43,7 +51,7 @@ TO_PROBE: Final = ("longest", "rounds", "decoders")
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
-class Refused(ValueError):
+class FitRefused(ValueError):
     """There can be no twin, and why."""
 
 
@@ -51,21 +59,21 @@ class Unnamed(Exception):
     """The probe does not name a scheduler that the simulator has."""
 
 
-def fit(words: list[str]) -> int:
+def run_fit(words: list[str]) -> int:
     """0: a twin; 4: none that can be used, or the probe cannot tell; 5: refused."""
     folders = list[Path]()
     try:
         options = _parser().parse_args(words)
-        folders = take_host(options, options.folders)
+        folders = split_host_and_folders(options, options.folders)
         if options.host:
             _measure(options, folders)
         elif not folders:
-            raise Refused(
+            raise FitRefused(
                 "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit reports/a reports/b"
             )
         return _fitted(options, folders)
     except Unnamed as error:
-        say(f"{error}\n")
+        print_safely(f"{error}\n")
         return ExitStatus.INCONCLUSIVE
     except Stopped as error:
         _go_on(folders)
@@ -75,24 +83,24 @@ def fit(words: list[str]) -> int:
 
 
 def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
-    seen = measured(folders)
+    seen = read_measured_server(folders)
     if unnamed := _unnamed(seen.said, folders):
         raise Unnamed(unnamed)
     try:
-        with line("schedulers tried") as told:
-            twin = fitting.fit(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told)
+        with show_counted_progress("schedulers tried") as told:
+            twin = fitting.fit_twin(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told)
         twin = msgspec.structs.replace(twin, reference=reference(twin.model, seen.stages))
     except SystemExit:
         _go_on(folders)
         raise
     out = _out(options, folders)
-    file.write(twin, out)
-    say(report(twin, seen.said))
-    say(f"\nWritten: {out}\n")
+    file.write_twin(twin, out)
+    print_safely(format_fit_report(twin, seen.said))
+    print_safely(f"\nWritten: {out}\n")
     return ExitStatus.INCONCLUSIVE if twin.trust.verdict == NOT_TO_BE_USED else ExitStatus.OK
 
 
-def _origin(seen: Measured) -> Origin:
+def _origin(seen: MeasuredServer) -> Origin:
     return msgspec.structs.replace(seen.origin, fitted_on=date.today().isoformat())
 
 
@@ -147,12 +155,12 @@ def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
 def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: list[Path]) -> None:
     log = folder.with_name(f"{folder.name}.log")
     try:
-        status = run(words, env, log, _tell)
+        status = run_locust_llm(words, env, log, _tell)
     finally:
         if not (folder / "profile_export.jsonl").exists():
             folders.remove(folder)
     if folder not in folders:
-        raise Refused(f"the {folder.name} has no requests, exit status {status}: {log} has its log")
+        raise FitRefused(f"the {folder.name} has no requests, exit status {status}: {log} has its log")
 
 
 def _sweep(options: argparse.Namespace) -> list[str]:
@@ -187,10 +195,10 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message}: locust-llm twin fit --help has all options")
+        raise FitRefused(f"{message}: locust-llm twin fit --help has all options")
 
 
-def seconds(text: str) -> float:
+def parse_duration_s(text: str) -> float:
     """``90``, ``90s``, ``6m``: a minute to a day."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
     value = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
@@ -224,18 +232,18 @@ def _parser() -> argparse.ArgumentParser:
         "what is missing is made.",
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
-    add_arguments(parser)
+    add_fit_arguments(parser)
     add_server_options(parser)
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("folders", nargs="*", metavar="DIR", help="of a probe, and of a sweep or runs of one load each")
     add("--out", type=Path, metavar="FILE", help="where the twin goes (default: twin.toml beside the runs)")
     add("--report-dir", type=Path, metavar="DIR", help="where the runs go (default: reports/twin-<time>)")
-    add("--time", type=seconds, default=SWEEP_S, metavar="TIME", help="of the sweep, at most (default: 6m)")
+    add("--time", type=parse_duration_s, default=SWEEP_S, metavar="TIME", help="of the sweep, at most (default: 6m)")
     add("--most-users", type=_whole, default=MOST_USERS, metavar="N", help="of the sweep (default: %(default)s)")
     for name, value in LENGTHS.items():
         add(f"--{name}", type=_tokens, default=value, metavar="TOKENS", help="of the sweep (default: %(default)g)")

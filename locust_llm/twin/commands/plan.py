@@ -6,14 +6,14 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.text import say
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.report.ending import columns
-from locust_llm.report.text import as_plain
+from locust_llm.report.ending import find_console_width
+from locust_llm.report.text import render_plain_blocks
 
 from .. import file
 from ..plan import planned, text
-from ..plan.arrivals import FLAT, SHAPES, arrivals
+from ..plan.arrivals import FLAT, SHAPES, parse_planned_arrivals
 from ..whatif import limits
 from ..whatif.rows import Asker
 from . import predict, progress, workload
@@ -28,7 +28,7 @@ shape of a load, and no number of replicas.
 """
 
 
-def plan(words: list[str]) -> int:
+def run_plan(words: list[str]) -> int:
     """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5: refused."""
     options = _parser().parse_args(words)
     try:
@@ -36,9 +36,9 @@ def plan(words: list[str]) -> int:
     except ValueError as error:
         return fail(str(error))
     if options.json:
-        say(msgspec.json.encode(text.data(made)).decode() + "\n")
+        print_safely(msgspec.json.encode(text.plan_as_json(made)).decode() + "\n")
     else:
-        say(as_plain(text.document(made), columns()))
+        print_safely(render_plain_blocks(text.plan_document(made), find_console_width()))
     if made.only_shape:
         return ExitStatus.INCONCLUSIVE
     return ExitStatus.RULE_FAILED if made.fleet is None else ExitStatus.OK
@@ -49,11 +49,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="locust-llm plan", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    add_arguments(parser)
+    add_plan_arguments(parser)
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one")
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
@@ -61,28 +61,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})")
     predict.add_rules(parser)
-    workload.add_arguments(parser)
+    workload.add_workload_arguments(parser)
     parser.add_argument("--gpu-hour", type=float, metavar="PRICE", help="of a GPU; without it nothing is said of costs")
     parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def _plan(options: argparse.Namespace) -> planned.Plan:
+def _plan(options: argparse.Namespace) -> planned.CapacityPlan:
     """Raises ValueError of one sentence."""
-    rules = predict.rules_of(options)
+    rules = predict.parse_rules(options)
     if not any(rule.decides for rule in rules):
         raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")
     if options.gpus_per_replica < 1:
         raise ValueError(f"--gpus-per-replica must be at least 1, got {options.gpus_per_replica}")
     if options.gpu_hour is not None and not 0 < options.gpu_hour < 1e6:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
-    twin = file.read(options.twin)
-    coming = arrivals(options.arrivals, options.day)
+    twin = file.read_twin(options.twin)
+    coming = parse_planned_arrivals(options.arrivals, options.day)
     sent = workload.workload(options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths))
-    if why := limits.refusal(twin, sent.lengths) or limits.unfit(twin, sent.lengths):
+    if why := limits.refuse_extrapolation(twin, sent.lengths) or limits.unfit(twin, sent.lengths):
         raise ValueError(why)
-    with progress.line("rates") as on_progress:
-        return planned.plan(
+    with progress.show_counted_progress("rates") as on_progress:
+        return planned.plan_capacity(
             Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming, options.gpus_per_replica,
             options.gpu_hour, lambda asked: on_progress(asked, planned.ASKED),
         )  # fmt: skip

@@ -6,18 +6,18 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.storage import replace
-from locust_llm.core.text import say
+from locust_llm.core.storage import replace_file
+from locust_llm.core.text import print_safely
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.report.ending import columns
-from locust_llm.report.text import as_plain
-from locust_llm.slo.grammar import Rule, preset
+from locust_llm.report.ending import find_console_width
+from locust_llm.report.text import render_plain_blocks
+from locust_llm.slo.grammar import Rule, expand_preset
 
 from .. import file
-from ..loads import Load
+from ..loads import OfferedLoad
 from ..twin import SHAPE
 from ..whatif import data, grid, judged, limits, text
-from ..whatif.choice import best, rival
+from ..whatif.choice import best_what_if, rival
 from ..whatif.rows import Asker
 from . import progress, workload
 
@@ -32,21 +32,21 @@ limit. What lies outside of what the twin was fitted to is marked as extrapolate
 """
 
 
-def predict(words: list[str]) -> int:
+def run_predict(words: list[str]) -> int:
     """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5: refused."""
     options = _parser().parse_args(words)
     try:
         asked = _asked(options)
         if options.html:
-            from ..whatif.page import page
+            from ..whatif.page import render_whatif_page
 
-            replace(options.html, page(asked).encode())
+            replace_file(options.html, render_whatif_page(asked).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     if options.json:
-        say(msgspec.json.encode(data.data(asked)).decode() + "\n")
+        print_safely(msgspec.json.encode(data.what_ifs_as_json(asked)).decode() + "\n")
     else:
-        say(as_plain(text.document(asked), columns()))
+        print_safely(render_plain_blocks(text.whatif_document(asked), find_console_width()))
     return _status(asked)
 
 
@@ -55,11 +55,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="locust-llm twin predict", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    add_arguments(parser)
+    add_predict_arguments(parser)
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one")
     parser.add_argument(
         "--load", action="append", metavar="AXIS=VALUES",
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"may be repeated; {', '.join(grid.KEYS)}, the last one of the load generator's gate",
     )  # fmt: skip
     add_rules(parser)
-    workload.add_arguments(parser)
+    workload.add_workload_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print every answer as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier")
 
@@ -83,20 +83,20 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo-preset", metavar="NAME", help="rules by name, as run has them: chat")
 
 
-def rules_of(options: argparse.Namespace) -> tuple[Rule, ...]:
+def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
     """Raises ValueError of one sentence."""
-    named = preset(options.slo_preset) if options.slo_preset else ()
+    named = expand_preset(options.slo_preset) if options.slo_preset else ()
     return tuple(judged.rule(text) for text in (*options.slo, *named))
 
 
-def _asked(options: argparse.Namespace) -> text.Asked:
+def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     """Raises ValueError of one sentence."""
-    rules = rules_of(options)
+    rules = parse_rules(options)
     choices = [grid.choice(one) for one in options.set]
-    at = list(dict.fromkeys(load for one in options.load or () for load in grid.loads(one)))
-    twin = file.read(options.twin)
+    at = list(dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one)))
+    twin = file.read_twin(options.twin)
     sent = workload.workload(options, twin)
-    if why := limits.refusal(twin, sent.lengths):
+    if why := limits.refuse_extrapolation(twin, sent.lengths):
         raise ValueError(why)
     at = at or _measured(twin.ranges.users)
     if not at:
@@ -108,23 +108,23 @@ def _asked(options: argparse.Namespace) -> text.Asked:
     if not cases:
         raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
     asker = Asker(twin, sent.lengths, rules)
-    with progress.line("what-ifs") as on_progress:
+    with progress.show_counted_progress("what-ifs") as on_progress:
         rows = asker.rows(cases, on_progress)
     rivals = None if asker.shape or not rules else rival(rows, rules, twin.trust.errors)
     name = str(options.twin)
-    return text.Asked(twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape)
+    return text.WhatIfReport(twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape)
 
 
-def _measured(users: tuple[int, int]) -> list[Load]:
-    return grid.loads(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
+def _measured(users: tuple[int, int]) -> list[OfferedLoad]:
+    return grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
 
 
-def _status(asked: text.Asked) -> int:
+def _status(asked: text.WhatIfReport) -> int:
     if asked.twin.trust.verdict == SHAPE and asked.rules:
         return ExitStatus.INCONCLUSIVE
     if not asked.rules:
         return ExitStatus.OK
-    first = best(asked.rows)
+    first = best_what_if(asked.rows)
     if first is None:
         return ExitStatus.RULE_FAILED
     return ExitStatus.OK if first.status == judged.MET else ExitStatus.INCONCLUSIVE

@@ -6,7 +6,7 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
-from locust_llm.load.lengths import Length, mix, normal
+from locust_llm.load.lengths import Length, normal_length, parse_length_mix
 
 from ..loads import Lengths
 from ..twin import Twin
@@ -23,7 +23,7 @@ OPTIONS: Final = {
 MOST: Final = 10**7
 
 
-class Workload(NamedTuple):
+class PredictedWorkload(NamedTuple):
     lengths: Lengths
     words: tuple[str, ...]
     """The options of ``run`` that send it, or the nearest that there are."""
@@ -33,7 +33,7 @@ class Workload(NamedTuple):
         return f"prompts of {_said(prompts)} tokens, answers of {_said(answers)}"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     for option, what in OPTIONS.items():
         parser.add_argument(option, type=float, metavar="N", help=what)
     parser.add_argument(
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def workload(options: argparse.Namespace, twin: Twin) -> Workload:
+def workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
     """Raises ValueError of one sentence."""
     given = [options.synthetic_input_tokens_mean, options.output_tokens_mean]
     for number, option in ((given[0], "--synthetic-input-tokens-mean"), (given[1], "--output-tokens-mean")):
@@ -57,17 +57,17 @@ def workload(options: argparse.Namespace, twin: Twin) -> Workload:
     if options.seq_dist:
         if any(one is not None for one in given):
             raise ValueError("--seq-dist takes the place of --synthetic-input-tokens-mean and --output-tokens-mean")
-        sizes = mix(options.seq_dist)
-        return Workload([sizes(random) for _ in range(DRAWN)], ("--seq-dist", f"'{options.seq_dist}'"))
+        sizes = parse_length_mix(options.seq_dist)
+        return PredictedWorkload([sizes(random) for _ in range(DRAWN)], ("--seq-dist", f"'{options.seq_dist}'"))
     if given == [None, None]:
-        return Workload(twin.lengths, tuple(_nearest(twin.lengths)))
+        return PredictedWorkload(twin.lengths, tuple(_nearest(twin.lengths)))
     if None in given and not twin.lengths:
         raise ValueError("this twin has no lengths: give --synthetic-input-tokens-mean and --output-tokens-mean")
     drawn: list[Length | None] = [
-        None if mean is None else normal(mean, stddev or 0.0) for mean, stddev in zip(given, spread, strict=True)
+        None if mean is None else normal_length(mean, stddev or 0.0) for mean, stddev in zip(given, spread, strict=True)
     ]
     lengths = [_length(drawn, random.choice(twin.lengths) if twin.lengths else (1, 1), random) for _ in range(DRAWN)]
-    return Workload(lengths, tuple(_nearest(lengths)))
+    return PredictedWorkload(lengths, tuple(_nearest(lengths)))
 
 
 def _length(drawn: list[Length | None], of_twin: tuple[int, int], random: Random) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.twin.model import Model
+from locust_llm.twin.model import ServerModel
 
 MORE: Final = 1.1
 """Costs are moved by this factor; how far they did move is measured in it."""
@@ -18,13 +18,13 @@ BURST_S: Final = 0.7
 """Mean time for which another program slows the server; twice that is between two such times."""
 
 
-class Change(NamedTuple):
+class ServerChange(NamedTuple):
     """One that may have happened."""
 
     name: str
     """Of the parameter, by the twin's names."""
     words: str
-    model: Model
+    model: ServerModel
     slowed: float = 1.0
     both_ways: bool = True
     """The opposite of it is looked for with it: costs fall as well as rise."""
@@ -46,36 +46,40 @@ class Bursts:
         return self.factor if self.slow else 1.0
 
 
-def changes(model: Model, users: int) -> list[Change]:
+def possible_changes(model: ServerModel, users: int) -> list[ServerChange]:
     """``users``: the most that are sent; no limit above them would show."""
     return [*_costs(model), *_limits(model, users), *_noise(model)]
 
 
-def _costs(model: Model) -> Iterator[Change]:
+def _costs(model: ServerModel) -> Iterator[ServerChange]:
     cost, front = model.cost, model.front
 
-    def scaled(*names: str) -> Model:
+    def scaled(*names: str) -> ServerModel:
         more: dict[str, Any] = {name: getattr(cost, name) * MORE for name in names}
         return msgspec.structs.replace(model, cost=msgspec.structs.replace(cost, **more))
 
     share = MORE - 1
     every = (name for name in cost.__struct_fields__ if name != "free_tokens")
-    yield Change("step", "every step", scaled(*every), size=share)
-    yield Change("fixed", "the fixed cost of a step", scaled("fixed_s"), size=share)
-    yield Change("token", "the cost of a prompt's token", scaled("token_s"), size=share)
+    yield ServerChange("step", "every step", scaled(*every), size=share)
+    yield ServerChange("fixed", "the fixed cost of a step", scaled("fixed_s"), size=share)
+    yield ServerChange("token", "the cost of a prompt's token", scaled("token_s"), size=share)
     if cost.stream_s:
-        yield Change("stream", "the cost of a stream", scaled("stream_s"), size=share)
+        yield ServerChange("stream", "the cost of a stream", scaled("stream_s"), size=share)
     if any((cost.context_s, cost.pair_s, cost.own_pair_s)):
-        yield Change("attention", "the cost of attention", scaled("context_s", "pair_s", "own_pair_s"), size=share)
+        yield ServerChange(
+            "attention", "the cost of attention", scaled("context_s", "pair_s", "own_pair_s"), size=share
+        )
     later = msgspec.structs.replace(front, request_s=front.request_s + FRONT_S)
     both = front.request_s > FRONT_S  # else there is nothing to become less
-    yield Change("front", "the time before the scheduler", msgspec.structs.replace(model, front=later), both_ways=both)
+    yield ServerChange(
+        "front", "the time before the scheduler", msgspec.structs.replace(model, front=later), both_ways=both
+    )
 
 
-def _limits(model: Model, users: int) -> Iterator[Change]:
+def _limits(model: ServerModel, users: int) -> Iterator[ServerChange]:
     settings = model.settings
 
-    def other(**more: int) -> Model:
+    def other(**more: int) -> ServerModel:
         return model.with_settings(msgspec.structs.replace(settings, **more))
 
     budget, threshold = settings.max_num_batched_tokens, settings.long_prefill_token_threshold
@@ -84,15 +88,17 @@ def _limits(model: Model, users: int) -> Iterator[Change]:
             more = {"max_num_batched_tokens": int(budget * factor)}
             if threshold:
                 more["long_prefill_token_threshold"] = int(threshold * factor)
-            yield Change("budget", f"the tokens of a step, about {words}", other(**more), both_ways=False)
+            yield ServerChange("budget", f"the tokens of a step, about {words}", other(**more), both_ways=False)
     seqs = settings.max_num_seqs
     for most, words in (
         (users // 4, "a quarter of the users"), (users // 2, "half of the users"),
     ) if seqs is None else ((seqs // 2, "about half"), (seqs * 2, "about twice")):  # fmt: skip
         if most >= 1 and (seqs is None or most < users or seqs < users):
-            yield Change("max_num_seqs", f"the requests at a time, {words}", other(max_num_seqs=most), both_ways=False)
+            yield ServerChange(
+                "max_num_seqs", f"the requests at a time, {words}", other(max_num_seqs=most), both_ways=False
+            )
     if settings.kv_tokens is not None:
-        yield Change(
+        yield ServerChange(
             "kv_tokens",
             "the tokens in the KV cache, about half",
             other(kv_tokens=settings.kv_tokens // 2),
@@ -100,11 +106,11 @@ def _limits(model: Model, users: int) -> Iterator[Change]:
         )
 
 
-def _noise(model: Model) -> Iterator[Change]:
+def _noise(model: ServerModel) -> Iterator[ServerChange]:
     noise = msgspec.structs.replace(model.noise, step_sigma=model.noise.step_sigma + SIGMA)
-    yield Change("noise", "the noise of steps", msgspec.structs.replace(model, noise=noise), both_ways=False)
-    yield Change(
+    yield ServerChange("noise", "the noise of steps", msgspec.structs.replace(model, noise=noise), both_ways=False)
+    yield ServerChange(
         "neighbour", "steps are slower in bursts, as beside a noisy neighbour", model, slowed=SLOWED, both_ways=False
     )
     held = msgspec.structs.replace(model.noise, chunk_s=2 * model.noise.chunk_s + 0.1 * model.cost.fixed_s)
-    yield Change("noise", "the lateness of chunks", msgspec.structs.replace(model, noise=held), both_ways=False)
+    yield ServerChange("noise", "the lateness of chunks", msgspec.structs.replace(model, noise=held), both_ways=False)

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.twin.model import Model
-from locust_llm.twin.seen import Stage
+from locust_llm.twin.model import ServerModel
+from locust_llm.twin.seen import ObservedStage
 from locust_llm.twin.twin import Reference, Twin
 
-from .changes import Change, changes
+from .changes import ServerChange, possible_changes
 from .traits import TRAITS, Array, replayed, traits, traits_of
 
 FALSE_ALARM: Final = 0.01
@@ -46,7 +46,7 @@ TIMES: Final = tuple(
 
 
 class Shift(NamedTuple):
-    change: Change
+    change: ServerChange
     z: float
     """In standard errors; above 0 in the direction of the change."""
     times: float
@@ -68,9 +68,11 @@ class Drift(NamedTuple):
     """What explains it: the largest shift, and those that explain it as well. Empty: none does, or there is no drift."""
 
 
-def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_REFERENCE) -> tuple[Reference, ...]:
+def reference(
+    model: ServerModel, stages: Sequence[ObservedStage], replays: int = REPLAYS_OF_REFERENCE
+) -> tuple[Reference, ...]:
     """Of the closed loops among these stages."""
-    found, still = list[Reference](), Change("", "", model)
+    found, still = list[Reference](), ServerChange("", "", model)
     for stage in stages:
         if stage.users:
             drawn = [replayed(still, stage, SEED - 1 - i) for i in range(replays)]
@@ -84,7 +86,7 @@ def reference(model: Model, stages: Sequence[Stage], replays: int = REPLAYS_OF_R
     return tuple(found)
 
 
-def by_requests(stage: Stage, drawn: Sequence[Stage]) -> Array:
+def by_requests(stage: ObservedStage, drawn: Sequence[ObservedStage]) -> Array:
     """Standard error of what a twin is off by, from block to block of the requests (batch means)."""
     said = np.mean([[traits(one) for one in _blocks(again)] for again in drawn], axis=0)
     off = np.array([traits(one) for one in _blocks(stage)]) - said
@@ -92,7 +94,7 @@ def by_requests(stage: Stage, drawn: Sequence[Stage]) -> Array:
     return spread / math.sqrt(len(off))
 
 
-def _blocks(stage: Stage) -> list[Stage]:
+def _blocks(stage: ObservedStage) -> list[ObservedStage]:
     """Requests that were sent one after the other."""
     number = min(BLOCKS, len(stage.requests))
     ends = [len(stage.requests) * i // number for i in range(number + 1)]
@@ -112,16 +114,16 @@ class Null(NamedTuple):
 
     mean: Array
     covariance: Array
-    moves: tuple[tuple[Change, Array], ...]
+    moves: tuple[tuple[ServerChange, Array], ...]
     bound: float
 
 
-def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
+def null(twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS) -> Null:
     """``stages``: with the users of the reference; of their requests only the lengths and the first sends count."""
     model = twin.model
     by_name = {(one.users, one.figure): one for one in twin.reference}
     known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
-    drawn = np.array([_traits(Change("", "", model), stages, SEED + i) for i in range(replays)])
+    drawn = np.array([_traits(ServerChange("", "", model), stages, SEED + i) for i in range(replays)])
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
     shared = np.tile(TIMES, len(stages))
     between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
@@ -129,8 +131,8 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     own += between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
-    found = list[tuple[Change, Array]]()
-    for change in changes(model, max(stage.users for stage in stages)):
+    found = list[tuple[ServerChange, Array]]()
+    for change in possible_changes(model, max(stage.users for stage in stages)):
         some = [_traits(change, stages, SEED + i) - drawn[i] for i in range(min(replays, REPLAYS_OF_CHANGE))]
         found.append((change, np.mean(some, axis=0)))
     unbounded = Null(mean + still, covariance, tuple(found), 0.0)
@@ -139,13 +141,13 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     return unbounded._replace(bound=bound)
 
 
-def bonferroni(looked_for: Sequence[Change]) -> float:
+def bonferroni(looked_for: Sequence[ServerChange]) -> float:
     """Of a normal deviate: each change is a test, or two where its opposite is looked for, and the rest is one."""
     tests = 1 + sum(2 if change.both_ways else 1 for change in looked_for)
     return NormalDist().inv_cdf(1 - FALSE_ALARM / tests)
 
 
-def _own(stage: Stage) -> Array:
+def _own(stage: ObservedStage) -> Array:
     return np.array([OWN_SPREAD[stage.users > 1] if name == "gap spread" else OWN for name in TRAITS])
 
 
@@ -158,7 +160,7 @@ def varies(reference: Sequence[Reference], figure: str) -> float:
     return sum(squares) / max(1, len(squares) - 2)
 
 
-def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:
+def _traits(change: ServerChange, stages: Sequence[ObservedStage], seed: int) -> Array:
     return traits_of([replayed(change, stage, seed + 1000 * i) for i, stage in enumerate(stages)])
 
 
@@ -192,7 +194,7 @@ def rest(known: Null, off: Array, explained: float = 0.0) -> float:
     return float((math.cbrt(square / freedom) - 1 + wide) / math.sqrt(wide))
 
 
-def drift(known: Null, stages: Sequence[Stage]) -> Drift:
+def check_drift(known: Null, stages: Sequence[ObservedStage]) -> Drift:
     off = traits_of(stages) - known.mean
     ordered = shifts(known, off)
     largest = max(_size(ordered[0]), rest(known, off))

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 from tabulate import tabulate
 
-from locust_llm.core.text import many
+from locust_llm.core.text import format_count
 from locust_llm.twin.folders import Folder
-from locust_llm.twin.seen import Stage
+from locust_llm.twin.seen import ObservedStage
 from locust_llm.twin.twin import Origin
 
 from .changes import FRONT_S, MORE
@@ -30,7 +30,7 @@ def others(origin: Origin, folder: Folder) -> list[str]:
     ]
 
 
-def lines(found: Drift, known: Null, stages: Sequence[Stage], names: Sequence[str]) -> Iterator[str]:
+def lines(found: Drift, known: Null, stages: Sequence[ObservedStage], names: Sequence[str]) -> Iterator[str]:
     """``names``: of ``others``."""
     yield from (f"{name[0].upper()}{name[1:]}." for name in names)
     sure = f"false alarms: {FALSE_ALARM:.0%} of all checks"
@@ -42,15 +42,15 @@ def lines(found: Drift, known: Null, stages: Sequence[Stage], names: Sequence[st
         return
     yield f"DRIFTED: off by {found.largest:.1f} standard errors, and {found.bound:.1f} is the bound ({sure})."
     if found.named:
-        yield f"What moved: {told(found.named[0])}."
-        yield from (f"It may as well be: {told(one)}." for one in found.named[1:])
+        yield f"What moved: {format_shift(found.named[0])}."
+        yield from (f"It may as well be: {format_shift(one)}." for one in found.named[1:])
     else:
         yield "What moved is none of the twin's parameters."
     yield ""
-    yield table(known, stages)
+    yield format_trait_table(known, stages)
 
 
-def told(shift: Shift) -> str:
+def format_shift(shift: Shift) -> str:
     """With its size where it has one: ``every step, +9.8% (+7.1% to +12.6%)``."""
     change, ends = shift.change, [shift.times + wide * shift.error for wide in (0.0, -1.96, 1.96)]
     if change.size:
@@ -62,11 +62,11 @@ def told(shift: Shift) -> str:
     return change.words
 
 
-def table(known: Null, stages: Sequence[Stage]) -> str:
+def format_trait_table(known: Null, stages: Sequence[ObservedStage]) -> str:
     """The traits that are furthest off, in standard errors."""
     off = traits_of(stages) - known.mean
     errors = np.sqrt(np.diag(known.covariance))
-    labels = [(many(stage.users, "user"), name) for stage in stages for name in TRAITS]
+    labels = [(format_count(stage.users, "user"), name) for stage in stages for name in TRAITS]
     worst = sorted(range(len(off)), key=lambda i: -abs(off[i] / errors[i]))[:MOST_ROWS]
     rows = [[*labels[i], f"{math.expm1(off[i]):+.1%}", f"{off[i] / errors[i]:+.1f}"] for i in sorted(worst)]
     return tabulate(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.twin.loads import again
-from locust_llm.twin.seen import Stage
+from locust_llm.twin.seen import ObservedStage
 
-from .changes import Bursts, Change
+from .changes import Bursts, ServerChange
 
 Array = NDArray[np.float64]
 TRAITS: Final = (
@@ -28,7 +28,7 @@ LEAST_S: Final = 1e-5
 """Below these, differences mean nothing."""
 
 
-def traits(stage: Stage) -> Array:
+def traits(stage: ObservedStage) -> Array:
     """In the order of TRAITS."""
     requests = stage.requests
     gaps = np.concatenate([np.diff(one.token_at) for one in requests])
@@ -53,12 +53,12 @@ def traits(stage: Stage) -> Array:
     return np.array(values)
 
 
-def traits_of(stages: Sequence[Stage]) -> Array:
+def traits_of(stages: Sequence[ObservedStage]) -> Array:
     """Of one after the other."""
     return np.concatenate([traits(stage) for stage in stages])
 
 
-def replayed(change: Change, stage: Stage, seed: int) -> Stage:
+def replayed(change: ServerChange, stage: ObservedStage, seed: int) -> ObservedStage:
     """The same requests once more, with the noise of the changed model."""
     noise = change.model.noise
     least = msgspec.structs.replace(noise, step_sigma=max(noise.step_sigma, LEAST_SIGMA))

@@ -25,7 +25,7 @@ KEPT: Final = 400
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*/\s*(s|min|h|day)")
 
 
-class Arrivals(NamedTuple):
+class PlannedArrivals(NamedTuple):
     hours: tuple[float, ...]
     """Requests a second of each hour."""
     peak: float
@@ -36,7 +36,7 @@ class Arrivals(NamedTuple):
     """Of a trace: (prompt, output) tokens, where each row has them."""
 
 
-def arrivals(text: str, shape: str = FLAT) -> Arrivals:
+def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
     """``text``: ``1.4/s``, ``5000/h``, ``120000/day``, or the file of a trace. Raises ValueError of one sentence."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
@@ -52,7 +52,7 @@ def arrivals(text: str, shape: str = FLAT) -> Arrivals:
         FLAT: "spread evenly over the day",
         DIURNAL: f"over the day 1 + {SWING} cos(2 pi (hour - {PEAK_HOUR}) / 24) times the mean, an assumption",
     }.get(shape, "over the day as given by --day")
-    return Arrivals(hours, max(hours), mean, f"{text.strip()}, {said}")
+    return PlannedArrivals(hours, max(hours), mean, f"{text.strip()}, {said}")
 
 
 def factors_of(shape: str) -> list[float]:
@@ -70,7 +70,7 @@ def factors_of(shape: str) -> list[float]:
     return [one / fmean(found) for one in found]
 
 
-def of_trace(path: str) -> Arrivals:
+def of_trace(path: str) -> PlannedArrivals:
     """Raises ValueError of one sentence."""
     if not Path(path).is_file():
         raise ValueError(
@@ -88,7 +88,7 @@ def of_trace(path: str) -> Arrivals:
     return of_times(sorted(times), path)._replace(lengths=tuple(every[:: max(1, -(-len(every) // KEPT))]))
 
 
-def of_times(times: Sequence[float], name: str) -> Arrivals:
+def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
     """``times``: in order. Hours from the first one on, days above each other. Raises ValueError of one sentence."""
     if len(times) < 2 or times[-1] <= times[0]:
         raise ValueError(f"{name}: a trace needs requests at two times or more")
@@ -109,4 +109,4 @@ def of_times(times: Sequence[float], name: str) -> Arrivals:
     what = (
         f"{name}, {len(times):,} requests in {span / HOUR_S:.3g} h, its busiest {window / 60:.3g} minutes as the peak"
     )
-    return Arrivals(hours, max(peak / window, mean), mean, what)
+    return PlannedArrivals(hours, max(peak / window, mean), mean, what)

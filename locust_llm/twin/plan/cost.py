@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from ..loads import Lengths
-from .arrivals import HOUR_S, Arrivals
+from .arrivals import HOUR_S, PlannedArrivals
 from .replicas import Fleet
 
 MONTH_H: Final = 730
@@ -12,7 +12,7 @@ MONTH_H: Final = 730
 MILLION: Final = 1e6
 
 
-class Cost(NamedTuple):
+class PlanCost(NamedTuple):
     """In the currency of the price."""
 
     gpus: int
@@ -24,14 +24,14 @@ class Cost(NamedTuple):
     """Of prompts and answers together."""
 
 
-def cost(fleet: Fleet, arrivals: Arrivals, lengths: Lengths, gpus_per_replica: int, gpu_hour: float) -> Cost:
+def cost(fleet: Fleet, arrivals: PlannedArrivals, lengths: Lengths, gpus_per_replica: int, gpu_hour: float) -> PlanCost:
     gpus = fleet.replicas * gpus_per_replica
     hourly = gpus * gpu_hour
     bursts = arrivals.peak / max(arrivals.hours)
     scaled = fmean(fleet.needed(rate * bursts) for rate in arrivals.hours) * gpus_per_replica * gpu_hour
     requests = arrivals.mean * HOUR_S
     prompt, output = (fmean(one[i] for one in lengths) for i in (0, 1))
-    return Cost(
+    return PlanCost(
         gpus=gpus, month=hourly * MONTH_H, month_scaled=scaled * MONTH_H,
         million_output=hourly / (requests * output) * MILLION,
         million_all=hourly / (requests * (prompt + output)) * MILLION,

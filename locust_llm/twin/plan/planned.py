@@ -5,16 +5,16 @@ from typing import Final, NamedTuple
 
 from locust_llm.slo.grammar import Rule
 
-from ..answers import Answer, Asked
+from ..answers import PredictedValue, WhatIf
 from ..figures import IN_FLIGHT
-from ..loads import Lengths, Load
+from ..loads import Lengths, OfferedLoad
 from ..trust import MAX_ERROR
 from ..twin import FIGURES, Twin
 from ..whatif.grid import Case
 from ..whatif.judged import MET, status
-from ..whatif.rows import Asker, Row
-from .arrivals import Arrivals
-from .cost import Cost, cost
+from ..whatif.rows import Asker, WhatIfRow
+from .arrivals import PlannedArrivals
+from .cost import PlanCost, cost
 from .replicas import ROUNDS, Fleet, fleet, most
 
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -24,27 +24,27 @@ ASKED: Final = 2 * sum(ROUNDS)
 Progress = Callable[[int], None]
 
 
-class Plan(NamedTuple):
+class CapacityPlan(NamedTuple):
     twin: Twin
     name: str
     workload: str
     lengths: Lengths
     rules: tuple[Rule, ...]
-    arrivals: Arrivals
+    arrivals: PlannedArrivals
     only_shape: str
     """Why there is no number of replicas; empty: there is."""
     fleet: Fleet | None = None
     """None: only a shape, or no number of replicas holds the rules."""
     by_middle: Fleet | None = None
     """By the middle of the answers instead of their intervals."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[WhatIfRow, ...] = ()
     """Of one replica: with one fewer that works, with those that work, with all; or of a shape."""
     limited: str = ""
     """Why a replica is not given more: it would be an extrapolation. Empty: the rules are why."""
     add_in_flight: float = 0.0
     remove_in_flight: float = 0.0
     """Requests open at once in each replica, at the rates at which one is added and removed."""
-    cost: Cost | None = None
+    cost: PlanCost | None = None
 
 
 def only_shape(twin: Twin) -> str:
@@ -62,13 +62,15 @@ def only_shape(twin: Twin) -> str:
     return ""
 
 
-def plan(
-    asker: Asker, name: str, workload: str, arrivals: Arrivals, gpus_per_replica: int = 1, gpu_hour: float | None = None,
+def plan_capacity(
+    asker: Asker, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1, gpu_hour: float | None = None,
     on_progress: Progress = lambda asked: None, processes: int = 0,
-) -> Plan:  # fmt: skip
+) -> CapacityPlan:  # fmt: skip
     """Requests are spread evenly over the replicas, each of which then has arrivals by chance (Poisson)."""
     asked = _Rates(asker, on_progress, processes)
-    begun = Plan(asker.twin, name, workload, asker.lengths, tuple(asker.rules), arrivals, only_shape(asker.twin))
+    begun = CapacityPlan(
+        asker.twin, name, workload, asker.lengths, tuple(asker.rules), arrivals, only_shape(asker.twin)
+    )
     if begun.only_shape:
         falls = most(lambda rates: [not row.falls_behind for row in asked(rates)], arrivals.peak)
         return begun._replace(rows=tuple(asked([share * falls for share in SHARES])) if falls else ())
@@ -93,23 +95,23 @@ class _Rates:
 
     def __init__(self, asker: Asker, on_progress: Progress, processes: int) -> None:
         self.asker, self.on_progress, self.processes = asker, on_progress, processes
-        self.known: dict[float, Row] = {}
+        self.known: dict[float, WhatIfRow] = {}
 
-    def __call__(self, rates: Sequence[float]) -> list[Row]:
+    def __call__(self, rates: Sequence[float]) -> list[WhatIfRow]:
         new = [rate for rate in dict.fromkeys(rates) if rate not in self.known]
         begun = len(self.known)
-        cases = [Case(Asked(Load(rate=rate)), ()) for rate in new]
+        cases = [Case(WhatIf(OfferedLoad(rate=rate)), ()) for rate in new]
         rows = self.asker.rows(cases, lambda done, _: self.on_progress(begun + done), self.processes)
         self.known |= zip(new, rows, strict=True)
         return [self.known[rate] for rate in rates]
 
 
-def _holds(row: Row) -> bool:
+def _holds(row: WhatIfRow) -> bool:
     return row.status == MET and not row.falls_behind and not row.beyond_load
 
 
-def _holds_by_middle(row: Row, rules: Sequence[Rule]) -> bool:
-    middle = {name: Answer(one.about, one.about, one.about) for name, one in row.answers.items()}
+def _holds_by_middle(row: WhatIfRow, rules: Sequence[Rule]) -> bool:
+    middle = {name: PredictedValue(one.about, one.about, one.about) for name, one in row.answers.items()}
     return status(rules, middle) == MET and not row.falls_behind and not row.beyond_load
 
 

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from locust_llm.core.text import brief, many
-from locust_llm.report.document.blocks import Block, Heading, Headline, Table, Text
+from locust_llm.core.text import format_brief, format_count
+from locust_llm.report.document.blocks import Block, Heading, Headline, TableBlock, TextBlock
 
-from ..answers import Answer, against, answer
+from ..answers import PredictedValue, answer, log_ratios
 from ..figures import IN_FLIGHT
 from ..twin import VERDICTS
-from ..whatif.errors import error_of
+from ..whatif.errors import standard_error_of
 from ..whatif.judged import figure_of
-from ..whatif.rows import THROUGHPUT, Row
-from ..whatif.text import title, told
+from ..whatif.rows import THROUGHPUT, WhatIfRow
+from ..whatif.text import figure_title, format_predicted
 from .cost import MONTH_H
-from .planned import SHARES, Plan
+from .planned import SHARES, CapacityPlan
 
 SCHEMA: Final = 1
 USUAL: Final = ("ttft p50", "ttft p95", "itl p99")
@@ -29,13 +29,15 @@ ASSUMED: Final = (
 )
 
 
-def document(plan: Plan) -> Iterator[Block]:
+def plan_document(plan: CapacityPlan) -> Iterator[Block]:
     yield Heading(f"Plan: {plan.name}")
-    yield Headline(headline(plan))
+    yield Headline(plan_headline(plan))
     trust = plan.twin.trust
     if not plan.only_shape:
-        yield Text(f"The twin is {VERDICTS[trust.verdict]}: {'; '.join(trust.reasons) or 'its file gives no reason'}.")
-    yield Text(
+        yield TextBlock(
+            f"The twin is {VERDICTS[trust.verdict]}: {'; '.join(trust.reasons) or 'its file gives no reason'}."
+        )
+    yield TextBlock(
         f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak {rate(plan.arrivals.peak)}. "
         f"{plan.workload[:1].upper()}{plan.workload[1:]}. SLO: {'; '.join(map(str, plan.rules))}."
     )
@@ -43,8 +45,8 @@ def document(plan: Plan) -> Iterator[Block]:
         yield from _shape(plan)
     elif plan.rows:
         yield _replicas(plan)
-        for note in notes(plan):
-            yield Text(note)
+        for note in plan_notes(plan):
+            yield TextBlock(note)
     if plan.fleet is not None:
         yield from _thresholds(plan)
     if plan.cost is not None:
@@ -52,7 +54,7 @@ def document(plan: Plan) -> Iterator[Block]:
     yield from _day(plan)
 
 
-def headline(plan: Plan) -> str:
+def plan_headline(plan: CapacityPlan) -> str:
     if plan.only_shape:
         return plan.only_shape
     found, middle = plan.fleet, plan.by_middle
@@ -65,24 +67,24 @@ def headline(plan: Plan) -> str:
     )
     working = f"{found.working} {'holds' if found.working == 1 else 'hold'}"
     return (
-        f"{many(found.replicas, 'replica')}: {working} the peak within the SLO when one is lost. One holds "
+        f"{format_count(found.replicas, 'replica')}: {working} the peak within the SLO when one is lost. One holds "
         f"{rate(found.per_replica)}.{less}"
     )
 
 
 def rate(per_s: float) -> str:
-    return f"{brief(per_s, digits=3)} requests/s"
+    return f"{format_brief(per_s, digits=3)} requests/s"
 
 
-def _replicas(plan: Plan) -> Table:
+def _replicas(plan: CapacityPlan) -> TableBlock:
     """Of the peak, over so many replicas."""
     figures = _columns(plan)
     rows = tuple(
         (
             str(round(plan.arrivals.peak / row.case.asked.load.rate)) if plan.fleet else "any",
-            brief(row.case.asked.load.rate, digits=3),
+            format_brief(row.case.asked.load.rate, digits=3),
             *(
-                "grows" if row.falls_behind and name != THROUGHPUT else told(name, row.answers[name])
+                "grows" if row.falls_behind and name != THROUGHPUT else format_predicted(name, row.answers[name])
                 for name in figures if name in row.answers
             ),
             f"{row.answers[IN_FLIGHT].about:.1f}",
@@ -90,16 +92,18 @@ def _replicas(plan: Plan) -> Table:
         )
         for row in plan.rows
     )  # fmt: skip
-    return Table(("Replicas", "requests/s each", *(title(name, False) for name in figures), "in flight", "SLO"), rows)
+    return TableBlock(
+        ("Replicas", "requests/s each", *(figure_title(name, False) for name in figures), "in flight", "SLO"), rows
+    )
 
 
-def _columns(plan: Plan) -> tuple[str, ...]:
+def _columns(plan: CapacityPlan) -> tuple[str, ...]:
     found = dict.fromkeys((*map(figure_of, plan.rules), *USUAL))
     found.pop(THROUGHPUT, None)
     return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
 
 
-def notes(plan: Plan) -> Iterator[str]:
+def plan_notes(plan: CapacityPlan) -> Iterator[str]:
     if plan.limited:
         yield (
             f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep with more load may show "
@@ -112,46 +116,49 @@ def notes(plan: Plan) -> Iterator[str]:
     yield ASSUMED
 
 
-def _shape(plan: Plan) -> Iterator[Block]:
+def _shape(plan: CapacityPlan) -> Iterator[Block]:
     """Against the lowest load."""
     if not plan.rows:
         return
     figures = _columns(plan)
     rows = tuple(
-        (f"{share:.0%}", *(told(name, one, True) if (one := relative(plan, row, name)) else "-" for name in figures))
+        (
+            f"{share:.0%}",
+            *(format_predicted(name, one, True) if (one := relative(plan, row, name)) else "-" for name in figures),
+        )
         for share, row in zip(SHARES, plan.rows, strict=True)
     )
-    yield Text(
+    yield TextBlock(
         f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls behind, by the rate as a "
         "share of that one:"
     )
-    yield Table(("Load", *(title(name, True) for name in figures)), rows)
+    yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), rows)
 
 
-def relative(plan: Plan, row: Row, figure: str) -> Answer | None:
+def relative(plan: CapacityPlan, row: WhatIfRow, figure: str) -> PredictedValue | None:
     first = plan.rows[0]
     if figure not in row.logs or figure not in first.logs:
         return None
-    return answer(against(row.logs[figure], first.logs[figure]), error_of(figure, plan.twin.trust.errors))
+    return answer(log_ratios(row.logs[figure], first.logs[figure]), standard_error_of(figure, plan.twin.trust.errors))
 
 
-def _thresholds(plan: Plan) -> Iterator[Block]:
+def _thresholds(plan: CapacityPlan) -> Iterator[Block]:
     found = plan.fleet
     assert found is not None
     yield Heading("When to add and to remove a replica")
     lost = found.replicas - 1
-    rows = [("add one above", brief(found.add_above, digits=3), f"{plan.add_in_flight:.1f}")]
+    rows = [("add one above", format_brief(found.add_above, digits=3), f"{plan.add_in_flight:.1f}")]
     if found.remove_below:
-        rows.append(("remove one below", brief(found.remove_below, digits=3), f"{plan.remove_in_flight:.1f}"))
-    yield Table(("Of each replica", "requests/s", "requests in flight"), tuple(rows))
-    yield Text(
+        rows.append(("remove one below", format_brief(found.remove_below, digits=3), f"{plan.remove_in_flight:.1f}"))
+    yield TableBlock(("Of each replica", "requests/s", "requests in flight"), tuple(rows))
+    yield TextBlock(
         f"With {found.replicas} replicas: above, {lost} would not hold it; below, one fewer would, with some room. With n, "
-        f"add one above (n - 1) / n x {brief(found.per_replica, digits=3)}, remove one below 0.9 x (n - 2) / n x "
-        f"{brief(found.per_replica, digits=3)} requests/s of each; never fewer than 2."
+        f"add one above (n - 1) / n x {format_brief(found.per_replica, digits=3)}, remove one below 0.9 x (n - 2) / n x "
+        f"{format_brief(found.per_replica, digits=3)} requests/s of each; never fewer than 2."
     )
 
 
-def _cost(plan: Plan) -> Iterator[Block]:
+def _cost(plan: CapacityPlan) -> Iterator[Block]:
     found = plan.cost
     assert found is not None
     yield Heading("Cost")
@@ -162,10 +169,10 @@ def _cost(plan: Plan) -> Iterator[Block]:
         ("a million output tokens", f"{found.million_output:,.2f}"),
         ("a million tokens, prompts included", f"{found.million_all:,.2f}"),
     )
-    yield Table(("", "in the currency of --gpu-hour"), rows, label=40)
+    yield TableBlock(("", "in the currency of --gpu-hour"), rows, label=40)
 
 
-def _day(plan: Plan) -> Iterator[Block]:
+def _day(plan: CapacityPlan) -> Iterator[Block]:
     """Hour by hour; one line where all are alike."""
     hours = plan.arrivals.hours
     if len(set(hours)) == 1:
@@ -174,15 +181,15 @@ def _day(plan: Plan) -> Iterator[Block]:
     most, bursts = max(hours), plan.arrivals.peak / max(hours)
     rows = tuple(
         (
-            f"{hour:02}", brief(one, digits=3), str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
+            f"{hour:02}", format_brief(one, digits=3), str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
             "#" * round(BAR * one / most),
         )
         for hour, one in enumerate(hours)
     )  # fmt: skip
-    yield Table(("Hour", "requests/s", "replicas", ""), rows, numbers=False)
+    yield TableBlock(("Hour", "requests/s", "replicas", ""), rows, numbers=False)
 
 
-def data(plan: Plan) -> dict[str, Any]:
+def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
     """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's load."""
     found, shape = plan.fleet, bool(plan.only_shape)
     return {

@@ -6,12 +6,12 @@ from typing import Final, NamedTuple
 
 from locust_llm.slo.grammar import Rule
 
-from ..answers import WIDTH, against, uncertain
+from ..answers import WIDTH, log_ratios, uncertain
 from ..figures import REQUESTS_PER_S
-from ..loads import Load
-from .errors import error_of
+from ..loads import OfferedLoad
+from .errors import standard_error_of
 from .judged import MET, OPEN, figure_of
-from .rows import THROUGHPUT, WAIT, Row, foremost
+from .rows import THROUGHPUT, WAIT, WhatIfRow, top_rows
 
 REQUESTS: Final = 500
 """Of a run that is to decide,"""
@@ -24,9 +24,9 @@ ROOM: Final = 4
 class Rival(NamedTuple):
     """Two settings that cannot be told apart, and where they could be."""
 
-    best: Row
-    other: Row
-    load: Load
+    best: WhatIfRow
+    other: WhatIfRow
+    load: OfferedLoad
     figure: str
     difference: float
     """At that load, other / best - 1 of that figure, as predicted,"""
@@ -35,22 +35,22 @@ class Rival(NamedTuple):
     minutes: int
 
 
-def best(rows: Sequence[Row]) -> Row | None:
+def best_what_if(rows: Sequence[WhatIfRow]) -> WhatIfRow | None:
     """The most output tokens a second within the rules, else where it is open whether they are met; None: neither."""
-    return next((row for row in foremost(rows) if row.status in (MET, OPEN)), None)
+    return next((row for row in top_rows(rows) if row.status in (MET, OPEN)), None)
 
 
-def rival(rows: Sequence[Row], rules: Sequence[Rule], errors: Mapping[str, float]) -> Rival | None:
+def rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], errors: Mapping[str, float]) -> Rival | None:
     """The best of other settings, where it may be as good: its throughput is not surely less, or it is open whether one of
     the two is within the rules. None: the best is, or there are no other settings."""
-    first = best(rows)
+    first = best_what_if(rows)
     if first is None:
         return None
-    others = [row for row in foremost(rows) if row.case.chosen != first.case.chosen and row.status in (MET, OPEN)]
+    others = [row for row in top_rows(rows) if row.case.chosen != first.case.chosen and row.status in (MET, OPEN)]
     other = max(others, key=lambda row: (row.models, row.throughput), default=None)
     if other is None or (other.throughput < first.throughput and _apart(first, other, THROUGHPUT, errors)[1] > WIDTH):
         return None
-    at = dict[Load, dict[tuple[tuple[str, str], ...], Row]]()
+    at = dict[OfferedLoad, dict[tuple[tuple[str, str], ...], WhatIfRow]]()
     for row in rows:
         at.setdefault(row.case.asked.load, {})[row.case.chosen] = row
     figures = tuple(dict.fromkeys((*map(figure_of, rules), THROUGHPUT))) if rules else (WAIT, THROUGHPUT)
@@ -69,14 +69,14 @@ def rival(rows: Sequence[Row], rules: Sequence[Rule], errors: Mapping[str, float
     return Rival(first, other, load, figure, difference, sigmas, minutes)
 
 
-def _apart(one: Row, other: Row, figure: str, errors: Mapping[str, float]) -> tuple[float, float]:
+def _apart(one: WhatIfRow, other: WhatIfRow, figure: str, errors: Mapping[str, float]) -> tuple[float, float]:
     """(other / one - 1, how many standard errors that is): pair by pair, as both were asked of the same models."""
-    logs = against(other.logs.get(figure, ()), one.logs.get(figure, ()))
+    logs = log_ratios(other.logs.get(figure, ()), one.logs.get(figure, ()))
     if not logs:
         return 0.0, 0.0
     difference = sum(logs) / len(logs)
     differ = one.case.asked.settings != other.case.asked.settings
-    error = math.sqrt(uncertain(logs) + error_of(figure, errors, other_settings=differ) ** 2)
+    error = math.sqrt(uncertain(logs) + standard_error_of(figure, errors, other_settings=differ) ** 2)
     return math.expm1(difference), abs(difference) / error if error else math.inf if difference else 0.0
 
 
@@ -87,7 +87,7 @@ def commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[str, str]]
         yield server or "as it was fitted", " ".join(_words(row, found, workload))
 
 
-def _words(row: Row, found: Rival, workload: Sequence[str]) -> Iterator[str]:
+def _words(row: WhatIfRow, found: Rival, workload: Sequence[str]) -> Iterator[str]:
     load, limit = found.load, row.case.asked.prefill_limit
     yield "locust-llm run --headless --host HOST"
     if load.users:

@@ -3,19 +3,19 @@
 import math
 from typing import Any, Final
 
-from .choice import best, commands
-from .judged import figure_of, judged
-from .rows import WAIT, Row, frontier
-from .text import Asked
+from .choice import best_what_if, commands
+from .judged import figure_of, judge_answer
+from .rows import WAIT, WhatIfRow, frontier
+from .text import WhatIfReport
 
 SCHEMA: Final = 1
 
 
-def data(asked: Asked) -> dict[str, Any]:
+def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
     """Every what-if, in the order in which it was asked, with every answer as (low, about, high): seconds, or a second; of a
     twin good for shape only times as much as with the fitted settings."""
     on = set() if asked.shape else {row.case for row in frontier(asked.rows, axis(asked))}
-    first = None if asked.shape else best(asked.rows)
+    first = None if asked.shape else best_what_if(asked.rows)
     return {
         "schema": SCHEMA,
         "twin": {"file": asked.name, "verdict": asked.twin.trust.verdict, "error": asked.twin.trust.error},
@@ -33,19 +33,19 @@ def data(asked: Asked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def axis(asked: Asked) -> str:
+def axis(asked: WhatIfReport) -> str:
     """What a frontier has beside the throughput: the figure of the first rule on a latency."""
     figures = (figure_of(rule) for rule in asked.rules if rule.less_is_better)
     return next(figures, WAIT)
 
 
-def _row(asked: Asked, row: Row, on_frontier: bool) -> dict[str, Any]:
+def _row(asked: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
     load = row.case.asked.load
     return {
         "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
         "set": dict(row.case.chosen),
         "answers": {name: [_number(one) for one in answer] for name, answer in row.answers.items()},
-        "rules": {} if asked.shape else {str(rule): judged(rule, row.answers) for rule in asked.rules},
+        "rules": {} if asked.shape else {str(rule): judge_answer(rule, row.answers) for rule in asked.rules},
         "status": row.status or None,
         "falls_behind": row.falls_behind,
         "extrapolated": list(row.beyond),

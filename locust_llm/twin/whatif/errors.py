@@ -19,7 +19,7 @@ ALIKE: Final = {
 """Metrics that no check has, and what they are made of."""
 
 
-def error_of(figure: str, errors: Mapping[str, float], *, other_settings: bool = False) -> float:
+def standard_error_of(figure: str, errors: Mapping[str, float], *, other_settings: bool = False) -> float:
     """A standard error, as a share. ``errors``: of the check, by figure; of another percentile the largest of its metric, of
     a metric without a check the largest of what it is made of."""
     metric = figure if figure in ALIKE else figure.partition(" ")[0]

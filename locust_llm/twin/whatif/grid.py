@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.core.sweep import CONCURRENCY, LOADS, MAX_STAGES, PREFILL, RATE, values_of
+from locust_llm.core.sweep import CONCURRENCY, LOADS, MAX_STAGES, PREFILL, RATE, parse_sweep_values
 from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.slo.selectors import nearest
+from locust_llm.slo.selectors import find_nearest_names
 
-from ..answers import Asked
-from ..loads import Lengths, Load
-from ..model import Settings
+from ..answers import WhatIf
+from ..loads import Lengths, OfferedLoad
+from ..model import SchedulerSettings
 
 MOST: Final = 20_000
 """What-ifs of a grid."""
@@ -31,13 +31,13 @@ WITHOUT: Final = {"max_num_seqs": None, "kv_tokens": None, "long_prefill_token_t
 """What ``none`` means, where a setting can be without a limit."""
 OF_THE_WORK: Final = "common_prefix_tokens"
 """A setting that is not the server's."""
-FIELDS: Final = {name.replace("_", "-"): name for name in Settings.__struct_fields__ if name != OF_THE_WORK}
+FIELDS: Final = {name.replace("_", "-"): name for name in SchedulerSettings.__struct_fields__ if name != OF_THE_WORK}
 KEYS: Final = (*FIELDS, PREFILL)
 Value = float | str | None
 """None: ``none``."""
 
 
-class Choice(NamedTuple):
+class SettingChoice(NamedTuple):
     """A key of ``--set`` and the values that it may have."""
 
     key: str
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 class Case(NamedTuple):
     """A what-if: a load, and what is set."""
 
-    asked: Asked
+    asked: WhatIf
     chosen: tuple[tuple[str, str], ...]
     """Keys and values as texts, in the order in which they were given."""
 
@@ -66,30 +66,32 @@ class Case(NamedTuple):
         return ", ".join(value for _, value in self.chosen) or "as fitted"
 
 
-def loads(text: str) -> list[Load]:
+def parse_load_values(text: str) -> list[OfferedLoad]:
     """Of a ``--load``. Raises ValueError of one sentence."""
     axis, equals, values = (part.strip() for part in text.partition("="))
     if axis not in LOADS or not equals:
         raise ValueError(f"--load {text[:200]!r}: write {CONCURRENCY}=1..64, or {RATE}=0.5..8")
     found = _numbers("--load", text, values)
     if axis == RATE:
-        return [Load(rate=value) for value in found]
+        return [OfferedLoad(rate=value) for value in found]
     if any(value != int(value) for value in found):
         raise ValueError(f"--load {text[:200]!r}: {axis} takes whole numbers")
-    return [Load(users=int(value)) for value in found]
+    return [OfferedLoad(users=int(value)) for value in found]
 
 
-def choice(text: str) -> Choice:
+def choice(text: str) -> SettingChoice:
     """Of a ``--set``. Raises ValueError of one sentence."""
     key, equals, values = (part.strip() for part in text.partition("="))
     key = key.removeprefix("--").replace("_", "-")
     if key not in KEYS or not equals:
-        raise ValueError(f"--set {text[:200]!r}: write KEY=VALUES with one of {', '.join(KEYS)}{nearest(key, KEYS)}")
+        raise ValueError(
+            f"--set {text[:200]!r}: write KEY=VALUES with one of {', '.join(KEYS)}{find_nearest_names(key, KEYS)}"
+        )
     parts = [part.strip() for part in values.split(",")]
     if key == POLICY:
         if wrong := next((part for part in parts if part not in POLICIES), None):
             raise ValueError(f"--set {text[:200]!r}: there is no policy {wrong[:40]!r}, but {', '.join(POLICIES)}")
-        return Choice(key, tuple(dict.fromkeys(parts)))
+        return SettingChoice(key, tuple(dict.fromkeys(parts)))
     without = [part for part in parts if part == NONE]
     if without and key != PREFILL and FIELDS[key] not in WITHOUT:
         raise ValueError(f"--set {text[:200]!r}: a server always has a {key}")
@@ -97,12 +99,12 @@ def choice(text: str) -> Choice:
     found = _numbers("--set", text, ",".join(numbers)) if numbers else []
     if any(value != int(value) for value in found):
         raise ValueError(f"--set {text[:200]!r}: {key} takes whole numbers")
-    return Choice(key, (*([None] if without else []), *found))
+    return SettingChoice(key, (*([None] if without else []), *found))
 
 
 def _numbers(option: str, text: str, values: str) -> Sequence[float]:
     try:
-        found = values_of(values)
+        found = parse_sweep_values(values)
     except ValueError as error:
         raise ValueError(f"{option} {text[:200]!r}: {error}") from None
     if len(found) > MAX_STAGES:
@@ -110,7 +112,7 @@ def _numbers(option: str, text: str, values: str) -> Sequence[float]:
     return found
 
 
-def grid(at: Sequence[Load], choices: Sequence[Choice], fitted: Settings) -> list[Case]:
+def grid(at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: SchedulerSettings) -> list[Case]:
     """Every load with every combination, the loads of one combination together. Raises ValueError of one sentence."""
     keys = [one.key for one in choices]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
@@ -125,7 +127,7 @@ def grid(at: Sequence[Load], choices: Sequence[Choice], fitted: Settings) -> lis
     ]  # fmt: skip
 
 
-def _asked(load: Load, values: dict[str, Value], fitted: Settings) -> Asked:
+def _asked(load: OfferedLoad, values: dict[str, Value], fitted: SchedulerSettings) -> WhatIf:
     limit = values.get(PREFILL)
     changed = {
         FIELDS[key]: WITHOUT[FIELDS[key]] if value is None else value if isinstance(value, str) else int(value)
@@ -133,7 +135,7 @@ def _asked(load: Load, values: dict[str, Value], fitted: Settings) -> Asked:
         if key != PREFILL
     }
     settings = msgspec.structs.replace(fitted, **changed)
-    return Asked(load, math.inf if not isinstance(limit, float) else limit, None if settings == fitted else settings)
+    return WhatIf(load, math.inf if not isinstance(limit, float) else limit, None if settings == fitted else settings)
 
 
 def _text(value: Value) -> str:
@@ -142,10 +144,10 @@ def _text(value: Value) -> str:
 
 def as_fitted(case: Case) -> Case:
     """The same load on the server as it was fitted, without a gate."""
-    return Case(Asked(case.asked.load), ())
+    return Case(WhatIf(case.asked.load), ())
 
 
-def impossible(settings: Settings, lengths: Lengths) -> str:
+def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
     """Why no server runs with these, one clause; empty: it may."""
     budget, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
     longest, most = max(prompt for prompt, _ in lengths), max(prompt + output for prompt, output in lengths)
@@ -168,7 +170,9 @@ def impossible(settings: Settings, lengths: Lengths) -> str:
     return ""
 
 
-def possible(cases: Iterable[Case], fitted: Settings, lengths: Lengths) -> tuple[list[Case], dict[str, list[str]]]:
+def possible(
+    cases: Iterable[Case], fitted: SchedulerSettings, lengths: Lengths
+) -> tuple[list[Case], dict[str, list[str]]]:
     """(those that can be, why others cannot: by reason, their names)."""
     found, why = list[Case](), dict[str, dict[str, None]]()
     for case in cases:

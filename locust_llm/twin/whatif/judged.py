@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from locust_llm.slo.grammar import Rule, parse
+from locust_llm.slo.grammar import Rule, parse_rule
 
-from ..answers import Answer
+from ..answers import PredictedValue
 from ..figures import REQUESTS_PER_S, SERVED
 
 MET, NOT_MET, OPEN = "met", "not met", "open"
@@ -25,7 +25,7 @@ MIN_SERVED: Final = 0.97
 
 def rule(text: str) -> Rule:
     """Raises ValueError of one sentence, also for a rule that no twin can tell."""
-    found = parse(text)
+    found = parse_rule(text)
     figure_of(found)
     return found
 
@@ -43,7 +43,7 @@ def figure_of(rule: Rule) -> str:
     return f"{METRICS[rule.metric]} {statistic}"
 
 
-def judged(rule: Rule, answers: Mapping[str, Answer]) -> str:
+def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
     """By both ends of the interval."""
     answer = answers.get(figure_of(rule))
     if answer is None:
@@ -54,12 +54,12 @@ def judged(rule: Rule, answers: Mapping[str, Answer]) -> str:
     return OPEN if len(holds) > 1 else MET if holds == {True} else NOT_MET
 
 
-def status(rules: Sequence[Rule], answers: Mapping[str, Answer]) -> str:
+def status(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:
     """Of all rules that decide; empty without any."""
-    found = {judged(one, answers) for one in rules if one.decides}
+    found = {judge_answer(one, answers) for one in rules if one.decides}
     return next((one for one in (NOT_MET, OPEN, MET) if one in found), "")
 
 
-def falls_behind(answers: Mapping[str, Answer]) -> bool:
+def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
     """Of a load at a rate: more comes than is completed, so waits grow as long as it lasts, and have no percentile."""
     return SERVED in answers and answers[SERVED].about < MIN_SERVED

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from ..answers import Answer, Asked
+from ..answers import PredictedValue, WhatIf
 from ..figures import IN_FLIGHT, REQUESTS_PER_S
-from ..loads import Lengths, Load
-from ..model import Settings
+from ..loads import Lengths, OfferedLoad
+from ..model import SchedulerSettings
 from ..twin import NOT_TO_BE_USED, Ranges, Twin
 from .grid import impossible
 
@@ -21,7 +21,7 @@ OF_LOAD: Final = ("max_num_seqs", "kv_tokens", "capacity")
 """What could be unknown of a twin and matters under more load than was measured."""
 
 
-def refusal(twin: Twin, lengths: Lengths) -> str:
+def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
     """Why nothing is said of this twin and these lengths, one sentence; empty: something is."""
     if twin.trust.verdict == NOT_TO_BE_USED:
         why = "; ".join(twin.trust.reasons) or "its file gives no reason"
@@ -44,7 +44,7 @@ def unfit(twin: Twin, lengths: Lengths) -> str:
     return f"this server cannot serve such requests: {why}" if why else ""
 
 
-def too_much(load: Load, ranges: Ranges) -> str:
+def too_much(load: OfferedLoad, ranges: Ranges) -> str:
     """Why nothing is said of this load, one clause; empty: something is."""
     if load.users and ranges.users[1] and load.users >= FAR_LOAD * ranges.users[1]:
         return f"{load.label}, where the twin was fitted up to {ranges.users[1]:,} users"
@@ -65,7 +65,7 @@ def _of_lengths(ranges: Ranges) -> tuple[tuple[str, int, tuple[int, int]], ...]:
     return ("prompts", 0, ranges.prompt_tokens), ("answers", 1, ranges.output_tokens)
 
 
-def beyond_load(asked: Asked, answers: Mapping[str, Answer], ranges: Ranges) -> Iterator[str]:
+def beyond_load(asked: WhatIf, answers: Mapping[str, PredictedValue], ranges: Ranges) -> Iterator[str]:
     """A load by another measure than the sweep's is held against it by what comes of it: users as the requests that are open
     at once, a rate as those that are completed. Less than the sweep's least load is no extrapolation, as the probe measured
     requests alone."""
@@ -82,7 +82,7 @@ def beyond_load(asked: Asked, answers: Mapping[str, Answer], ranges: Ranges) -> 
         yield f"{completed:.2g} requests/s (up to {rate:g} were measured)"
 
 
-def beyond_settings(asked: Asked, fitted: Settings) -> Iterator[str]:
+def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
     """Steps that are larger than those of the fit, or of another kind."""
     settings = asked.settings or fitted
     if settings.policy != fitted.policy:
@@ -98,7 +98,7 @@ def beyond_settings(asked: Asked, fitted: Settings) -> Iterator[str]:
             yield f"{name.replace('_', '-')} of {'no limit' if here is None else f'{here:,}'} (the server had {there:,})"
 
 
-def unknown(twin: Twin, asked: Asked, chosen: Sequence[str], beyond: Sequence[str]) -> Iterator[str]:
+def unknown(twin: Twin, asked: WhatIf, chosen: Sequence[str], beyond: Sequence[str]) -> Iterator[str]:
     """What could not be identified and matters here: under more load or longer requests than were measured, or with other
     settings, which change how many run at once. ``chosen``: what the asker set, and so knows."""
     if not beyond and asked.settings is None:

@@ -4,13 +4,13 @@ from typing import Final
 
 from markupsafe import Markup
 
-from locust_llm.report.document.blocks import Text
-from locust_llm.results.page import page as rendered
+from locust_llm.report.document.blocks import TextBlock
+from locust_llm.results.page import render_page as rendered
 
 from . import text
-from .chart import chart
+from .chart import draw_whatif_chart
 from .data import axis
-from .text import Asked
+from .text import WhatIfReport
 
 OWN: Final = """
 body { display: block; max-width: 76rem; }
@@ -24,12 +24,12 @@ KEY: Final = (
 )
 
 
-def page(asked: Asked) -> str:
-    shown = text.shown(asked)
-    drawn = "" if asked.shape else chart(asked.rows, axis(asked), asked.rules)
-    runs = [block.text for block in text.decision(asked) if isinstance(block, Text)]
+def render_whatif_page(asked: WhatIfReport) -> str:
+    shown = text.select_shown_rows(asked)
+    drawn = "" if asked.shape else draw_whatif_chart(asked.rows, axis(asked), asked.rules)
+    runs = [block.text for block in text.decision(asked) if isinstance(block, TextBlock)]
     return rendered(
-        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.headline(asked), about=text.about(asked),
-        drawn=Markup(drawn), key=KEY, table=text.table(asked, shown),
-        statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown], notes=list(text.notes(asked)), runs=runs,
+        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked), about=text.whatif_subtitle(asked),
+        drawn=Markup(drawn), key=KEY, table=text.whatif_table(asked, shown),
+        statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown], notes=list(text.whatif_notes(asked)), runs=runs,
     )  # fmt: skip

@@ -5,16 +5,16 @@ from typing import Final, NamedTuple
 
 from locust_llm.slo.grammar import Rule
 
-from ..answers import WIDTH, Answer, against, answer
+from ..answers import WIDTH, PredictedValue, answer, log_ratios
 from ..figures import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from ..loads import Lengths
-from ..model import Model
+from ..model import ServerModel
 from ..twin import SHAPE, Twin
-from .errors import error_of
+from .errors import standard_error_of
 from .grid import Case, as_fitted
 from .judged import MET, NOT_MET, OPEN, falls_behind, figure_of, status
 from .limits import beyond_lengths, beyond_load, beyond_settings, unknown
-from .work import Logarithms, Progress, Work, simulate
+from .work import Logarithms, Progress, SharedWork, simulate_what_ifs
 
 ROUGH: Final = 4
 """Models that a what-if is asked of at first,"""
@@ -36,12 +36,12 @@ WAIT: Final = "ttft_from_due p95"
 OF_FLOW: Final = (REQUESTS_PER_S, IN_FLIGHT, SERVED)
 
 
-class Row(NamedTuple):
+class WhatIfRow(NamedTuple):
     """A what-if with what a twin says of it."""
 
     case: Case
     logs: Logarithms
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, PredictedValue]
     """By figure: seconds, and a second. Of a twin that is good for shape only: times as much as with the fitted settings."""
     status: str
     """Of the rules; empty without any, and of a twin that is good for shape only."""
@@ -59,7 +59,7 @@ class Row(NamedTuple):
         return self.answers[THROUGHPUT].about if THROUGHPUT in self.answers else 0.0
 
 
-def wanted(rules: Sequence[Rule]) -> tuple[str, ...]:
+def figures_to_ask(rules: Sequence[Rule]) -> tuple[str, ...]:
     """The figures to ask for: those of the rules, and those of every answer."""
     return tuple(dict.fromkeys((*map(figure_of, rules), *DEFAULT, *OF_FLOW)))
 
@@ -76,51 +76,51 @@ class Asker(NamedTuple):
         return self.twin.trust.verdict == SHAPE
 
     @property
-    def models(self) -> Sequence[Model]:
+    def models(self) -> Sequence[ServerModel]:
         """A twin that was written without draws has one: it is asked again and again, as requests come by chance."""
         found = self.twin.models()
         return found if len(found) > 1 else found * ALONE
 
-    def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[Row]:
+    def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[WhatIfRow]:
         """Of all cases, in their order."""
-        models, figures = self.models, wanted(self.rules)
+        models, figures = self.models, figures_to_ask(self.rules)
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
         asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
-        first = Work(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
-        found = simulate(
+        first = SharedWork(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
+        found = simulate_what_ifs(
             first, [case.asked for case in asked], processes=processes, on_progress=lambda done, _: on_progress(done, most)
         )  # fmt: skip
         rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
         if few:
             return rows
-        again = sorted(rows, key=_hope)[:SHOWN] if self.rules else foremost(rows)[:SHOWN]
+        again = sorted(rows, key=_hope)[:SHOWN] if self.rules else top_rows(rows)[:SHOWN]
         second = list(dict.fromkeys(row.case for row in again))
         second = list(dict.fromkeys([*second, *(map(as_fitted, second) if self.shape else ())]))
-        found = simulate(
-            Work(models, self.lengths, figures), [case.asked for case in second], processes=processes,
+        found = simulate_what_ifs(
+            SharedWork(models, self.lengths, figures), [case.asked for case in second], processes=processes,
             on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
         )  # fmt: skip
         better = self._judged(dict(zip(second, found, strict=True)), [row.case for row in again], len(models))
         by_case = {row.case: row for row in better}
         return [by_case.get(row.case, row) for row in rows]
 
-    def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[Row]:
+    def _judged(self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int) -> list[WhatIfRow]:
         lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
         return [self._row(case, found[case], found.get(as_fitted(case)), models, lengths) for case in cases]
 
     def _row(
         self, case: Case, logs: Logarithms, fitted: Logarithms | None, models: int, lengths: tuple[str, ...]
-    ) -> Row:
+    ) -> WhatIfRow:
         twin, asked = self.twin, case.asked
         width = ROUGH_WIDTH if models == ROUGH else WIDTH
         other = asked.settings is not None
-        errors = {name: error_of(name, twin.trust.errors, other_settings=other) for name in logs}
+        errors = {name: standard_error_of(name, twin.trust.errors, other_settings=other) for name in logs}
         absolute = {name: answer(one, errors[name], width) for name, one in logs.items()}
         relative = absolute
         if self.shape and fitted is not None:
             relative = {
-                name: answer(against(one, fitted[name]), errors[name], width)
+                name: answer(log_ratios(one, fitted[name]), errors[name], width)
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
@@ -129,19 +129,19 @@ class Asker(NamedTuple):
             *of_load, *beyond_settings(asked, twin.model.settings), *lengths,
         )  # fmt: skip
         chosen = [key.replace("-", "_") for key, _ in case.chosen]
-        return Row(
+        return WhatIfRow(
             case=case, logs=logs, answers=relative, status="" if self.shape else status(self.rules, absolute), beyond=beyond,
             unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
             falls_behind=falls_behind(absolute),
         )  # fmt: skip
 
 
-def _hope(row: Row) -> tuple[bool, float]:
+def _hope(row: WhatIfRow) -> tuple[bool, float]:
     """Those that may be within the rules first, and of these the ones with the most that their throughput may be."""
     return row.status == NOT_MET, -row.answers[THROUGHPUT].high if THROUGHPUT in row.answers else 0.0
 
 
-def foremost(rows: Sequence[Row]) -> list[Row]:
+def top_rows(rows: Sequence[WhatIfRow]) -> list[WhatIfRow]:
     """Those that were asked of every model, if some were; within the rules before those that may be, before others; of these
     the ones with the most throughput. Without rules those of the frontier, then the rest."""
     if any(row.status for row in rows):
@@ -151,11 +151,11 @@ def foremost(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (-row.models, row.case not in best, -row.throughput))
 
 
-def frontier(rows: Sequence[Row], figure: str) -> list[Row]:
+def frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
     """Those of which no other has more throughput and less of ``figure``, by rising throughput; rows that fall behind have
     none of it."""
     known = [row for row in rows if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind]
-    found, least = list[Row](), float("inf")
+    found, least = list[WhatIfRow](), float("inf")
     for row in sorted(known, key=lambda row: (-row.throughput, row.answers[figure].about)):
         if row.answers[figure].about < least:
             least = row.answers[figure].about

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import many, places
-from locust_llm.report.document.blocks import Block, Heading, Headline, Table, Text
+from locust_llm.core.text import decimal_places, format_count
+from locust_llm.report.document.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.slo.grammar import Rule
 
-from ..answers import Answer
+from ..answers import PredictedValue
 from ..twin import VERDICTS, Twin
-from .choice import Rival, best, commands
+from .choice import Rival, best_what_if, commands
 from .judged import MET, NOT_MET, OPEN, figure_of
-from .rows import SHOWN, THROUGHPUT, Row, foremost
+from .rows import SHOWN, THROUGHPUT, WhatIfRow, top_rows
 
 COLUMNS: Final = 4
 """Figures of the table."""
@@ -24,7 +24,7 @@ MARK: Final = "extrapolated"
 MOST_NOTES: Final = 6
 
 
-class Asked(NamedTuple):
+class WhatIfReport(NamedTuple):
     """What was asked, and what came of it."""
 
     twin: Twin
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     """Of the twin's file."""
     workload: str
     rules: tuple[Rule, ...]
-    rows: Sequence[Row]
+    rows: Sequence[WhatIfRow]
     """All of them."""
     left_out: Mapping[str, Sequence[str]]
     """Why what-ifs cannot be: the names of the settings of each reason."""
@@ -44,21 +44,21 @@ class Asked(NamedTuple):
     shape: bool
 
 
-def document(asked: Asked) -> Iterator[Block]:
+def whatif_document(asked: WhatIfReport) -> Iterator[Block]:
     yield Heading(f"What if: {asked.name}")
-    yield Headline(headline(asked))
-    yield Text(about(asked))
-    yield table(asked, shown(asked))
-    for note in notes(asked):
-        yield Text(note)
+    yield Headline(whatif_headline(asked))
+    yield TextBlock(whatif_subtitle(asked))
+    yield whatif_table(asked, select_shown_rows(asked))
+    for note in whatif_notes(asked):
+        yield TextBlock(note)
     yield from decision(asked)
 
 
-def shown(asked: Asked) -> Sequence[Row]:
-    return asked.rows[:SHOWN] if asked.shape else foremost(asked.rows)[:SHOWN]
+def select_shown_rows(asked: WhatIfReport) -> Sequence[WhatIfRow]:
+    return asked.rows[:SHOWN] if asked.shape else top_rows(asked.rows)[:SHOWN]
 
 
-def headline(asked: Asked) -> str:
+def whatif_headline(asked: WhatIfReport) -> str:
     if asked.shape:
         return (
             "This twin is good for shape, not for figures: each figure is given as times what it is with the fitted "
@@ -66,30 +66,30 @@ def headline(asked: Asked) -> str:
         )
     if not asked.rules:
         return "No rule was given (--slo), so no what-if is the best; the foremost have most throughput for their TTFT."
-    first = best(asked.rows)
+    first = best_what_if(asked.rows)
     if first is None:
         return "No what-if is within the SLO."
     sure = "" if first.status == MET else ", where it is open whether the SLO is met"
     marked = f" ({MARK}: {'; '.join(first.beyond)})" if first.beyond else ""
     return (
         f"Best within the SLO: {first.case.name} at {first.case.asked.load.label}, "
-        f"{told('throughput', first.answers[THROUGHPUT])} tokens/s{sure}{marked}."
+        f"{format_predicted('throughput', first.answers[THROUGHPUT])} tokens/s{sure}{marked}."
     )
 
 
-def about(asked: Asked) -> str:
+def whatif_subtitle(asked: WhatIfReport) -> str:
     trust = asked.twin.trust
     error = "" if trust.error is None else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
     rules = f" SLO: {'; '.join(map(str, asked.rules))}." if asked.rules else ""
     keys = asked.rows[0].case.keys
     settings = f" Settings: {', '.join(keys)}." if keys else ""
     return (
-        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. {many(len(asked.rows), 'what-if')}, "
+        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. {format_count(len(asked.rows), 'what-if')}, "
         f"{asked.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the model's own error."
     )
 
 
-def columns(asked: Asked) -> tuple[str, ...]:
+def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
     """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the gate."""
     gated = any(row.case.asked.prefill_limit < float("inf") for row in asked.rows)
     usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
@@ -98,25 +98,25 @@ def columns(asked: Asked) -> tuple[str, ...]:
     return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
 
 
-def head(asked: Asked) -> tuple[str, ...]:
-    return ("Settings", "Load", *(title(figure, asked.shape) for figure in columns(asked)), "SLO")
+def whatif_table_head(asked: WhatIfReport) -> tuple[str, ...]:
+    return ("Settings", "Load", *(figure_title(figure, asked.shape) for figure in whatif_columns(asked)), "SLO")
 
 
-def table(asked: Asked, rows: Sequence[Row]) -> Table:
-    return Table(head(asked), tuple(cells(asked, row) for row in rows))
+def whatif_table(asked: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
+    return TableBlock(whatif_table_head(asked), tuple(whatif_cells(asked, row) for row in rows))
 
 
-def cells(asked: Asked, row: Row) -> tuple[str, ...]:
+def whatif_cells(asked: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
     figures = [
         "grows" if row.falls_behind and figure != THROUGHPUT else
-        told(figure, row.answers[figure], asked.shape) if figure in row.answers else "-"
-        for figure in columns(asked)
+        format_predicted(figure, row.answers[figure], asked.shape) if figure in row.answers else "-"
+        for figure in whatif_columns(asked)
     ]  # fmt: skip
     marked = ", ".join(filter(None, (row.status, MARK if row.beyond else "")))
     return row.case.values, row.case.asked.load.label, *figures, marked or "-"
 
 
-def title(figure: str, shape: bool) -> str:
+def figure_title(figure: str, shape: bool) -> str:
     """``TTFT p95 (ms)``."""
     metric, _, statistic = figure.partition(" ")
     unit = "times" if shape else "" if figure == THROUGHPUT or "/s" in figure else "ms"
@@ -124,17 +124,17 @@ def title(figure: str, shape: bool) -> str:
     return f"{name} ({unit})" if unit else name
 
 
-def told(figure: str, answer: Answer, shape: bool = False) -> str:
+def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -> str:
     """``482 [450, 520]``: ms, or a second; of a shape times as much."""
     factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
     low, middle, high = (one * factor for one in answer)
-    digits = 2 if shape else min(2 if high < 10 else 1 if high < 100 else 0, places((high - low) / 2) or 0)
+    digits = 2 if shape else min(2 if high < 10 else 1 if high < 100 else 0, decimal_places((high - low) / 2) or 0)
     return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def notes(asked: Asked) -> Iterator[str]:
+def whatif_notes(asked: WhatIfReport) -> Iterator[str]:
     """What must be known of these answers: extrapolations, what is unknown, what was left out."""
-    rows = shown(asked)
+    rows = select_shown_rows(asked)
     beyond = list(dict.fromkeys(what for row in rows for what in row.beyond))
     if beyond:
         more = f"; and {len(beyond) - MOST_NOTES} more" if len(beyond) > MOST_NOTES else ""
@@ -159,15 +159,15 @@ def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def decision(asked: Asked) -> Iterator[Block]:
+def decision(asked: WhatIfReport) -> Iterator[Block]:
     """Which run to do next, where two settings cannot be told apart."""
     found = asked.rival
     if found is None:
         return
     yield Heading("Which run to do next")
-    yield Text(why(found))
+    yield TextBlock(why(found))
     for server, line in commands(found, asked.words):
-        yield Text(f"server {server}: {line}")
+        yield TextBlock(f"server {server}: {line}")
 
 
 def why(found: Rival) -> str:
@@ -175,14 +175,14 @@ def why(found: Rival) -> str:
     more = "more" if found.difference > 0 else "less"
     return (
         f"{one.case.name} at {one.case.asked.load.label} and {other.case.name} at {other.case.asked.load.label} cannot be "
-        f"told apart: {told(THROUGHPUT, one.answers[THROUGHPUT])} and {told(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
+        f"told apart: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and {format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
         f"{_open(one, other)}. They differ most against their uncertainty at {found.load.label}: "
-        f"{title(found.figure, False).partition(' (')[0]} of {other.case.name} is {abs(found.difference):.0%} {more}, "
+        f"{figure_title(found.figure, False).partition(' (')[0]} of {other.case.name} is {abs(found.difference):.0%} {more}, "
         f"{found.sigmas:.1f} standard errors. Measure both there:"
     )
 
 
-def _open(one: Row, other: Row) -> str:
+def _open(one: WhatIfRow, other: WhatIfRow) -> str:
     opened = [row.case.name for row in (one, other) if row.status == OPEN]
     return f", and it is open whether {' and '.join(opened)} is within the SLO" if opened else ""
 

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from locust_llm.core.machine import usable_cores
 
-from ..answers import Asked, logarithms
-from ..loads import Lengths, Load
-from ..model import Model
+from ..answers import WhatIf, logarithms
+from ..loads import Lengths, OfferedLoad
+from ..model import ServerModel
 
 FEW: Final = 24
 """Simulations, up to which processes are not worth their start."""
@@ -22,16 +22,16 @@ Logarithms = dict[str, list[float]]
 Progress = Callable[[int, int], None]
 
 
-class Work(NamedTuple):
+class SharedWork(NamedTuple):
     """What all what-ifs share."""
 
-    models: Sequence[Model]
+    models: Sequence[ServerModel]
     lengths: Lengths
     figures: tuple[str, ...]
     rough: bool = False
     """With fewer requests."""
 
-    def count(self, load: Load) -> int:
+    def count(self, load: OfferedLoad) -> int:
         """Requests of one simulation."""
         size = ROUGH if self.rough else EXACT
         return max(size.fewest, size.rounds * load.users) if load.users else size.open
@@ -49,8 +49,8 @@ ROUGH: Final = Size(6, 60, 300)
 EXACT: Final = Size(6, 150, 600)
 
 
-def simulate(
-    work: Work, asked: Sequence[Asked], *, processes: int = 0, on_progress: Progress = lambda done, most: None
+def simulate_what_ifs(
+    work: SharedWork, asked: Sequence[WhatIf], *, processes: int = 0, on_progress: Progress = lambda done, most: None
 ) -> list[Logarithms]:
     """In the order of ``asked``. ``processes``: 0: as many as there are cores."""
     processes = min(processes or usable_cores(), len(asked))
@@ -63,7 +63,7 @@ def simulate(
     return _over(processes, work, asked, on_progress)
 
 
-def _over(processes: int, work: Work, asked: Sequence[Asked], on_progress: Progress) -> list[Logarithms]:
+def _over(processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress: Progress) -> list[Logarithms]:
     size = max(1, min(CHUNK, len(asked) // (4 * processes)))
     found, done = dict[int, list[Logarithms]](), 0
     executor = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (work,))
@@ -90,20 +90,20 @@ def _without_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-_work: Work | None = None
+_work: SharedWork | None = None
 """Of a process of the pool."""
 
 
-def _begin(work: Work) -> None:
+def _begin(work: SharedWork) -> None:
     global _work
     _work = work
 
 
-def _several(asked: Sequence[Asked]) -> list[Logarithms]:
+def _several(asked: Sequence[WhatIf]) -> list[Logarithms]:
     assert _work is not None
     return [_one(_work, one) for one in asked]
 
 
-def _one(work: Work, asked: Asked) -> Logarithms:
+def _one(work: SharedWork, asked: WhatIf) -> Logarithms:
     count = work.count(asked.load)
     return logarithms(work.models, asked, work.lengths, work.figures, count=count, settled=True)

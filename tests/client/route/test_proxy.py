@@ -18,11 +18,11 @@ from support.loop_watch import HELD_S, loop_watched
 from support.scripted import Scripted, stream
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.fetch import FetchFailed, fetch
 from locust_llm.client.gate import Gate
-from locust_llm.client.requests_bridge import target
-from locust_llm.client.route.proxy import MAX_REPLY_BYTES, Proxy, ProxyFailed, proxy_for
+from locust_llm.client.requests_bridge import make_target
+from locust_llm.client.route.proxy import MAX_REPLY_BYTES, Proxy, ProxyFailed, find_proxy
 from locust_llm.core.record import FAILURES
 
 PASSWORD = "love:lace/1815"
@@ -36,9 +36,9 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    proxy_for.cache_clear()
+    find_proxy.cache_clear()
     yield
-    proxy_for.cache_clear()
+    find_proxy.cache_clear()
 
 
 # -- which one ---------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_which_proxy_the_environment_names(
 ) -> None:
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    found = target(url, False, None).proxy
+    found = make_target(url, False, None).proxy
     assert ("" if found is None else found.name) == name
     assert PASSWORD not in repr(found)
 
@@ -221,7 +221,7 @@ def test_through_the_tunnel_answers_come_as_they_are(scripted_tls: Scripted, cer
         request = scripted_tls.request(f"proxied-{port}", stream(3), port=port, tls=context)
         login = Proxy("127.0.0.1", near, f"ada:{PASSWORD}")
         line = UserConnection()
-        record = exchange(line, Gate(), replace(request, target=Target("localhost", to, context, login)), 0.0)
+        record = exchange_request(line, Gate(), replace(request, target=Target("localhost", to, context, login)), 0.0)
         line.close()
     assert (record.outcome, len(record.chunk_us), record.clock, record.rtt_us) == ("ok", 3, "kernel", None)
     for us, (before_ns, _) in zip(record.chunk_us, scripted_tls.row(request.labels["id"]).chunks, strict=True):

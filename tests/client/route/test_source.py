@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.route.source import Sources, connected, leave_from
+from locust_llm.client.route.source import SourceAddresses, bind_source_address, connect_socket
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def listener() -> Iterator[socket.socket]:
         yield listener
 
 
-def seen(listener: socket.socket, sources: Sources | None) -> str:
-    sock = connected("127.0.0.1", listener.getsockname()[1], sources)
+def seen(listener: socket.socket, sources: SourceAddresses | None) -> str:
+    sock = connect_socket("127.0.0.1", listener.getsockname()[1], sources)
     accepted, (address, _) = listener.accept()
     accepted.close()
     sock.close()
@@ -26,25 +26,25 @@ def seen(listener: socket.socket, sources: Sources | None) -> str:
 
 
 def test_each_connection_begins_with_the_next_and_goes_once_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = Sources(["127.0.0.2", "::1", "127.0.0.3", "127.0.0.4"])
+    sources = SourceAddresses(["127.0.0.2", "::1", "127.0.0.3", "127.0.0.4"])
     monkeypatch.setattr(os, "getpid", lambda: 300)
     turns = [list(sources.turn(socket.AF_INET)) for _ in range(2)]
     assert turns == [["127.0.0.2", "127.0.0.3", "127.0.0.4"], ["127.0.0.3", "127.0.0.4", "127.0.0.2"]]
     monkeypatch.setattr(os, "getpid", lambda: 301)  # the process that was forked next
-    assert next(Sources(sources.addresses).turn(socket.AF_INET)) == "127.0.0.3"
+    assert next(SourceAddresses(sources.addresses).turn(socket.AF_INET)) == "127.0.0.3"
     assert list(sources.turn(socket.AF_INET6)) == ["::1"]
     assert list(sources.turn(socket.AF_UNIX)) == []
 
 
 def test_the_server_sees_them_in_turn(listener: socket.socket) -> None:
-    sources = Sources(["127.0.0.2", "127.0.0.3"])
+    sources = SourceAddresses(["127.0.0.2", "127.0.0.3"])
     assert sorted(seen(listener, sources) for _ in range(4)) == ["127.0.0.2"] * 2 + ["127.0.0.3"] * 2
     assert seen(listener, None) == "127.0.0.1"
 
 
 def test_the_port_is_taken_when_the_destination_is_known(listener: socket.socket) -> None:
     with socket.socket() as sock:
-        leave_from(sock, "127.0.0.2")
+        bind_source_address(sock, "127.0.0.2")
         assert sock.getsockname() == ("127.0.0.2", 0)
         sock.connect(listener.getsockname())
         assert sock.getsockname()[1] > 0
@@ -52,12 +52,14 @@ def test_the_port_is_taken_when_the_destination_is_known(listener: socket.socket
 
 def test_a_host_of_another_family(listener: socket.socket) -> None:
     with pytest.raises(OSError, match=r"no address of --source-ip leads to 127\.0\.0\.1") as failed:
-        connected("127.0.0.1", listener.getsockname()[1], Sources(["::1"]))
+        connect_socket("127.0.0.1", listener.getsockname()[1], SourceAddresses(["::1"]))
     assert failed.value.errno == errno.EAFNOSUPPORT
 
 
 def test_an_address_that_has_gone_is_this_machines_fault(listener: socket.socket) -> None:
-    target = Target("127.0.0.1", listener.getsockname()[1], sources=Sources(["192.0.2.1"]))  # RFC 5737: nobody's
+    target = Target(
+        "127.0.0.1", listener.getsockname()[1], sources=SourceAddresses(["192.0.2.1"])
+    )  # RFC 5737: nobody's
     with pytest.raises(ConnectFailed) as failed:
         Connection(target)
     assert failed.value.outcome == "no_socket"
@@ -69,6 +71,6 @@ def test_over_ipv6() -> None:
     except OSError:
         pytest.skip("this machine has no ::1")
     with listener:
-        sock = connected("::1", listener.getsockname()[1], Sources(["127.0.0.2", "::1"]))
+        sock = connect_socket("::1", listener.getsockname()[1], SourceAddresses(["127.0.0.2", "::1"]))
         assert sock.getsockname()[0] == "::1"
         sock.close()

@@ -9,24 +9,24 @@ from support.records import a_run, answered
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.baseline import Difference, condition_changes
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.baseline import ConditionDifference, find_condition_differences
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
 from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.window import RateWindow
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 
-FINE = Verdict("OK")
+FINE = ClientVerdict("OK")
 
 
-def seen(run: Run | None = None, records: Sequence[Record] = (), verdict: Verdict | None = FINE) -> Evaluation:
-    requests = collect(records or [answered(100, 110, sent_at=10.0 + i) for i in range(20)]).requests
-    main = Selection(requests, np.ones(len(requests), np.bool_))
+def seen(run: Run | None = None, records: Sequence[Record] = (), verdict: ClientVerdict | None = FINE) -> Evaluation:
+    requests = collect_columns(records or [answered(100, 110, sent_at=10.0 + i) for i in range(20)]).requests
+    main = RequestSelection(requests, np.ones(len(requests), np.bool_))
     return Evaluation(main, run or a_run(), verdict, None, (), main, RateWindow(main.span()))
 
 
 def told(base: Evaluation, here: Evaluation) -> list[tuple[str, str, str, bool]]:
-    return [tuple(found) for found in condition_changes(base, here)]
+    return [tuple(found) for found in find_condition_differences(base, here)]
 
 
 def test_equal_runs_differ_in_nothing() -> None:
@@ -90,8 +90,8 @@ def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> Non
     # 97 on average, and 30 around it: over 20 requests that is chance, over 2,000 it is not
     mixed = [67, 127] * 10
     assert told(base, seen(records=lengths(*mixed))) == []
-    many = Difference("output tokens asked for", "100.0 on average", "97.0 on average", decisive=True)
-    assert many in condition_changes(seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100)))
+    many = ConditionDifference("output tokens asked for", "100.0 on average", "97.0 on average", decisive=True)
+    assert many in find_condition_differences(seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100)))
 
 
 def test_what_was_measured_beside_the_figures() -> None:
@@ -103,7 +103,7 @@ def test_what_was_measured_beside_the_figures() -> None:
         ("clock", "kernel", "thread", False),
         ("client verdict", "OK", "not judged", False),
     ]
-    bad = Verdict("DEGRADED", ("late",))
+    bad = ClientVerdict("DEGRADED", ("late",))
     assert told(seen(verdict=bad), seen(verdict=bad)) == [("client verdict", "DEGRADED", "DEGRADED", False)]
 
 

@@ -11,29 +11,35 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.breakdowns import MAX_RAMP_RANGES, breakdowns, lengths, model_mix, sessions
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.slo_figures import selected
-from locust_llm.report.analysis.summary import Breakdown, Group
+from locust_llm.report.analysis.breakdowns import (
+    MAX_RAMP_RANGES,
+    count_sessions,
+    divide_requests,
+    estimate_input_lengths,
+    measure_model_mix,
+)
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.slo_figures import select_requests
+from locust_llm.report.analysis.summary import RequestBreakdown, RequestGroup
 from locust_llm.run.control.early_stop import RuleMonitor
-from locust_llm.slo.grammar import parse
+from locust_llm.slo.grammar import parse_rule
 
 
-def part(*records: Record) -> Selection:
-    requests = collect(records).requests
-    return Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+def part(*records: Record) -> RequestSelection:
+    requests = collect_columns(records).requests
+    return RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
 
 
-def broken_down(*records: Record, run: Run | None = None) -> dict[str, Breakdown]:
-    return {found.by: found for found in breakdowns(part(*records), run or a_run())}
+def broken_down(*records: Record, run: Run | None = None) -> dict[str, RequestBreakdown]:
+    return {found.by: found for found in divide_requests(part(*records), run or a_run())}
 
 
-def sizes(breakdown: Breakdown) -> list[tuple[str, int, int]]:
+def sizes(breakdown: RequestBreakdown) -> list[tuple[str, int, int]]:
     return [(group.label, group.succeeded, group.failed) for group in breakdown.groups]
 
 
-def p50s(group: Group) -> list[float | None]:
+def p50s(group: RequestGroup) -> list[float | None]:
     return [row.percentiles.get(50.0) for row in group.rows]
 
 
@@ -73,7 +79,7 @@ def test_a_failure_lies_where_requests_of_its_length_lie() -> None:
     """100 asked for are 130 as served (a template), 1000 are 1040; of what was never answered the same is taken, and
     between them what lies between: 550 are 550 + 35."""
     unknown = {"input_tokens": None}
-    found = lengths(part(
+    found = estimate_input_lengths(part(
         answered(1, asked_input_tokens=100, input_tokens=130),
         answered(1, asked_input_tokens=1000, input_tokens=1030),
         answered(1, asked_input_tokens=1000, input_tokens=1050),
@@ -193,9 +199,9 @@ def test_by_turn() -> None:
 
 def test_sessions_and_their_turns() -> None:
     turns = [answered(1, turn=0), answered(1, turn=0), answered(1, turn=1), failed(turn=2)]
-    assert sessions(part(*turns)) == (2, 1.5)
-    assert sessions(part(*turns[:2])) == (None, None)
-    assert sessions(part()) == (None, None)
+    assert count_sessions(part(*turns)) == (2, 1.5)
+    assert count_sessions(part(*turns[:2])) == (None, None)
+    assert count_sessions(part()) == (None, None)
 
 
 def test_by_what_there_is_more_than_one_of() -> None:
@@ -207,10 +213,10 @@ def test_by_what_there_is_more_than_one_of() -> None:
 
 def test_a_mix_as_asked_and_as_sent() -> None:
     records = [answered(1, model="a"), answered(1, model="a"), failed(model="b"), answered(1, model="other")]
-    found = model_mix(part(*records), "a=3,b=1")
+    found = measure_model_mix(part(*records), "a=3,b=1")
     assert [(one.model, one.asked, one.sent) for one in found] == [("a", 0.75, 0.5), ("b", 0.25, 0.25)]
-    assert [one.sent for one in model_mix(part(), "a=3,b=1")] == [None, None]
-    assert model_mix(part(*records), None) == model_mix(part(*records), "none") == ()
+    assert [one.sent for one in measure_model_mix(part(), "a=3,b=1")] == [None, None]
+    assert measure_model_mix(part(*records), None) == measure_model_mix(part(*records), "none") == ()
 
 
 def test_by_backend() -> None:
@@ -253,7 +259,7 @@ def test_every_request_of_known_length_is_in_one_bucket(rows: list[tuple[int | N
     found = broken_down(*records).get("input length")
     if found:
         counted = sum(group.succeeded + group.failed for group in found.groups)
-        assert counted == (lengths(whole) >= 1).sum()
+        assert counted == (estimate_input_lengths(whole) >= 1).sum()
 
 
 def test_the_phase_of_a_run_starts_where_its_clock_says() -> None:
@@ -278,7 +284,7 @@ def test_by_pictures_and_their_size() -> None:
 def test_a_rule_by_pictures() -> None:
     some = part(answered(100, 110), answered(300, 330, images=1), answered(900, 950, images=2))
     for text, count in (("images=2", 1), ("images=1..3", 2), ("images=0", 1), ("images=0..2", 2), ("images=3..", 0)):
-        rule = parse(f"ttft{{{text}}} p95 < 1s")
-        assert selected(rule, some).size == count, text
+        rule = parse_rule(f"ttft{{{text}}} p95 < 1s")
+        assert select_requests(rule, some).size == count, text
         record = answered(300, 330, images=2)
         assert RuleMonitor(rule)._selects(record) == (text in ("images=2", "images=1..3"))

@@ -9,26 +9,26 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 
 from locust_llm.core.record import CUT, Record
-from locust_llm.core.run import Offer
-from locust_llm.report.analysis.censoring import Bounds, reach, values
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.compare import change
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.slo_figures import Evaluation, figure
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule
+from locust_llm.report.analysis.censoring import ValueBounds, bound_metric, bound_values
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.compare import measure_change
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.slo_figures import Evaluation, compute_rule_value
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.analysis.window import RateWindow
-from locust_llm.report.document.figures import survivors_line
-from locust_llm.report.ending import ending
-from locust_llm.report.text import console
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, parse
+from locust_llm.report.document.figures import format_survivors_line
+from locust_llm.report.ending import format_ending
+from locust_llm.report.text import render_console
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, parse_rule
 from locust_llm.slo.metrics import BY_WORD, LATENCIES, PER_USER
 
 COLUMN = {metric.column: metric for metric in LATENCIES}
 
 
 def judged(rule: str, records: Sequence[Record], **settings: object) -> SloResult:
-    return summarise(collect(records), a_run(slo=(rule,), **settings), 0, records).slos[0]
+    return summarise_run(collect_columns(records), a_run(slo=(rule,), **settings), 0, records).slos[0]
 
 
 def cut(age_s: float, *chunk_ms: float, **other: object) -> Record:
@@ -74,24 +74,24 @@ def with_cut(count: int, of: int, age_s: float, *chunk_ms: float) -> list[Record
 )
 def test_what_is_known(column: str, record: Record, low: float, high: float) -> None:
     part = _part([record])
-    found = reach(part, COLUMN[column])
+    found = bound_metric(part, COLUMN[column])
     assert [one.tolist() for one in found] == [[pytest.approx(low)], [pytest.approx(high)]]
 
 
 def test_throughput_a_user_is_bounded_above_by_the_tokens_it_can_still_get() -> None:
-    low, high = reach(_part([cut(4, 1000, 2000, asked_output_tokens=30)]), PER_USER)
+    low, high = bound_metric(_part([cut(4, 1000, 2000, asked_output_tokens=30)]), PER_USER)
     assert (low.tolist(), high.tolist()) == ([0], [pytest.approx(10)])
 
 
-def _part(records: Sequence[Record]) -> Selection:
-    requests = collect(records).requests
-    return Selection(requests, np.ones(len(requests), np.bool_))
+def _part(records: Sequence[Record]) -> RequestSelection:
+    requests = collect_columns(records).requests
+    return RequestSelection(requests, np.ones(len(requests), np.bool_))
 
 
 def test_in_the_order_of_their_sends() -> None:
     """All four columns alike; of those of the same moment the first stays first."""
     at = np.array([3.0, 1.0, 2.0, 1.0])
-    bounds = Bounds(
+    bounds = ValueBounds(
         np.array([30.0, 10, 20, 11]), np.array([31.0, 11, 21, 12]), at, np.array([True, False, False, True])
     )
     found = bounds.in_order
@@ -104,7 +104,9 @@ def test_in_the_order_of_their_sends() -> None:
     late = [answered(20, sent_at=12.0), answered(10, sent_at=10.0), answered(30, sent_at=11.0)]
     ttft = BY_WORD["ttft"].metric
     assert ttft is not None
-    assert values(parse("ttft p50 < 1s"), _part(late), ttft).in_order.low.tolist() == pytest.approx([0.01, 0.03, 0.02])
+    assert bound_values(parse_rule("ttft p50 < 1s"), _part(late), ttft).in_order.low.tolist() == pytest.approx(
+        [0.01, 0.03, 0.02]
+    )
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ def test_nobody_but_cut_ones() -> None:
 
 def test_arrivals_that_were_never_sent_have_waited_too() -> None:
     """Of 440 that were due 40 were not sent: the load was not delivered, and p95 of the wait may be anything."""
-    offer = Offer(due=440, never_started=0, duration_s=40.0, most_users=2)
+    offer = OpenLoopSchedule(due=440, never_started=0, duration_s=40.0, most_users=2)
     sent = [answered(ms, ms + 10, sent_at=10.0 + i / 10) for i, ms in enumerate(mixed(400))]
     for rule, status in (
         ("ttft_from_due p95 < 1s", INCONCLUSIVE),
@@ -213,7 +215,7 @@ def test_arrivals_that_were_never_sent_have_waited_too() -> None:
         ("ttft p95 < 1s", PASS),
     ):
         run = replace(a_run(slo=(rule,), request_rate=11.0), offer=offer)
-        found = summarise(collect(sent), run, 0, sent).slos[0]
+        found = summarise_run(collect_columns(sent), run, 0, sent).slos[0]
         assert found.status == status
     assert judged("ttft_from_due p95 < 1s", sent).status == PASS
 
@@ -245,7 +247,7 @@ def test_attempts_that_were_tried_again_shift_no_gap() -> None:
 
 def test_rows_and_remarks_say_what_was_cut() -> None:
     run = a_run(slo=("error_rate < 5%", "ttft p95 < 10s"), goodput="time_to_first_token:5000")
-    summary = summarise(collect(HUNG), run, 0, HUNG)
+    summary = summarise_run(collect_columns(HUNG), run, 0, HUNG)
     rows = {row.tag: row for row in summary.rows}
     assert rows["time_to_first_token"].count == 132  # of successful answers, as ever
     assert rows["good_request_fraction"].avg == 132 / 148
@@ -256,7 +258,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     adjusted = {row.tag: row for row in summary.adjusted}["adj_time_to_first_token"]
     assert (adjusted.count, adjusted.percentiles[50.0], adjusted.percentiles[99.0]) == (148, 20, math.inf)
     assert adjusted.at_least[99.0] == pytest.approx(1e3 * (4 + 20 * 14 / 15))
-    shown = console(summary, run)
+    shown = render_console(summary, run)
     assert "≥ 22667" in shown
     assert "0% to 10.8%" in shown
     # rank 141 of 148 is the ninth of those that were cut: 4 + 20 x 8 / 15 s
@@ -265,7 +267,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
         "them, p95 of Time to First Token is at least 14.7 s."
     )
     assert survivors in " ".join(shown.split())
-    assert survivors in " ".join(ending(summary, run, "r").split())
+    assert survivors in " ".join(format_ending(summary, run, "r").split())
     ended = "16 requests were still running when the grace period of 30 s ended, and cut at an age of 4.0 to 24.0 s"
     assert ended in " ".join(shown.split())
     assert summary.good is not None
@@ -274,28 +276,36 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
 
 def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
     records = [*fast(200), *(cut(4.0, sent_at=10.0 + i) for i in range(10))]
-    assert survivors_line(summarise(collect(records), a_run()), a_run()) is None  # 10 of 210
+    assert format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is None  # 10 of 210
     records.append(cut(4.0))  # 11 of 211
-    assert survivors_line(summarise(collect(records), a_run()), a_run()) is not None
+    assert format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is not None
     only = [cut(4.0)] * 3
-    assert survivors_line(summarise(collect(only), a_run()), a_run()) is None  # there are no latencies
+    assert (
+        format_survivors_line(summarise_run(collect_columns(only), a_run()), a_run()) is None
+    )  # there are no latencies
 
 
 def test_two_runs_of_which_one_was_cut() -> None:
     """The same but for what was cut: with it p95 may be anything above, and it is no difference to be seen."""
-    rule = parse("ttft p95 < 1s")
+    rule = parse_rule("ttft p95 < 1s")
     base, here = _seen(fast(200)), _seen([*fast(180), *(cut(0.01, sent_at=10.0 + i) for i in range(20))])
-    found = change(rule, base, here)
+    found = measure_change(rule, base, here)
     assert found.word(rule) == "no difference to be seen"
     assert found.ends is not None
     assert found.ends[1] == math.inf
     assert found.note == "requests were cut (20 here), and count at their best and at their worst"
     hung = _seen([*fast(180), *(cut(9, sent_at=10.0 + i) for i in range(20))])
-    assert change(rule, base, hung).word(rule) == "worse"
-    rate = parse("attainment > 1% given ttft < 1s")
-    assert change(rate, base, hung).word(rate) == "worse"
-    assert change(parse("error_rate < 1%"), base, hung).word(parse("error_rate < 1%")) == "no difference to be seen"
-    assert change(parse("icl p95 < 1s"), base, hung).word(parse("icl p95 < 1s")) == "no difference to be seen"
+    assert measure_change(rule, base, hung).word(rule) == "worse"
+    rate = parse_rule("attainment > 1% given ttft < 1s")
+    assert measure_change(rate, base, hung).word(rate) == "worse"
+    assert (
+        measure_change(parse_rule("error_rate < 1%"), base, hung).word(parse_rule("error_rate < 1%"))
+        == "no difference to be seen"
+    )
+    assert (
+        measure_change(parse_rule("icl p95 < 1s"), base, hung).word(parse_rule("icl p95 < 1s"))
+        == "no difference to be seen"
+    )
 
 
 def _seen(records: Sequence[Record]) -> Evaluation:
@@ -312,9 +322,9 @@ def test_a_cancelled_request_counts_as_one_that_was_still_open_at_its_age() -> N
     slow = [answered(2000, 2010, sent_at=10.0 + i / 10) for i in range(200)]
     stopped = [cancelled(0.1, sent_at=10.0 + i / 10) for i in range(200)]
     records = every(10, every(20, fast(200), slow), stopped)
-    rule, metric = parse("ttft p95 < 1s"), BY_WORD["ttft"].metric
+    rule, metric = parse_rule("ttft p95 < 1s"), BY_WORD["ttft"].metric
     assert metric is not None
-    found = values(rule, _part(records), metric)
+    found = bound_values(rule, _part(records), metric)
     assert found.known
     assert (found.low > 1).sum() == 20
     assert judged("ttft p80 < 1s", records).status == PASS
@@ -348,8 +358,8 @@ def wrong_passes(rule: str, beyond: float, runs: int, requests: int = 400) -> tu
     for _ in range(runs):
         ttft_s, age_s = random.exponential(1.0, requests), random.uniform(0, 20, requests)
         open_ = ttft_s > age_s
-        found = figure(parse(rule.format(limit=f"{limit:.9g}s")), _seen_of(ttft_s, age_s, open_))
-        holds = found.decides(parse(rule.format(limit=f"{limit:.9g}s")))
+        found = compute_rule_value(parse_rule(rule.format(limit=f"{limit:.9g}s")), _seen_of(ttft_s, age_s, open_))
+        holds = found.decides(parse_rule(rule.format(limit=f"{limit:.9g}s")))
         passed, failures = passed + (holds is True), failures + (holds is False)
     return passed / runs, failures / runs
 
@@ -357,7 +367,7 @@ def wrong_passes(rule: str, beyond: float, runs: int, requests: int = 400) -> tu
 def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evaluation:
     """Requests a tenth of a second apart, as the columns have them."""
     count = len(ttft_s)
-    template = collect([answered(1000), cut(1)]).requests
+    template = collect_columns([answered(1000), cut(1)]).requests
     requests = template.iloc[open_.astype(np.int64)].reset_index(drop=True)
     sent_at = UNIX + np.arange(count) / 10
     known = np.where(open_, np.nan, ttft_s)
@@ -368,7 +378,7 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
         "last_chunk_at": sent_at + known,
         "first_chunk_at": sent_at + known,
     }
-    part = Selection(requests.assign(**moments, **seconds, **ends), np.ones(count, np.bool_))
+    part = RequestSelection(requests.assign(**moments, **seconds, **ends), np.ones(count, np.bool_))
     return Evaluation(part, a_run(), None, None, (), part, RateWindow(part.span()))
 
 
@@ -399,10 +409,10 @@ def test_the_same_more_often(rule: str) -> None:
 def test_to_drop_what_was_cut_would_pass_what_does_not_hold() -> None:
     """The test above can fail: the same runs without their cut requests."""
     random = np.random.default_rng(7)
-    rule, passed = parse(f"ttft p95 < {-math.log(0.05):.9g}s"), 0
+    rule, passed = parse_rule(f"ttft p95 < {-math.log(0.05):.9g}s"), 0
     for _ in range(50):
         ttft_s, age_s = random.exponential(1.0, 400), random.uniform(0, 6, 400)
         seen = _seen_of(ttft_s, age_s, ttft_s > age_s)
         dropped = seen._replace(main=seen.main.outcome("ok"))
-        passed += figure(rule, dropped).decides(rule) is True
+        passed += compute_rule_value(rule, dropped).decides(rule) is True
     assert passed > 5

@@ -10,8 +10,8 @@ from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis import columns
-from locust_llm.report.analysis.columns import collect, frames
-from locust_llm.report.reading import Felt
+from locust_llm.report.analysis.columns import collect_columns, make_data_frames
+from locust_llm.report.reading import Readability
 
 
 def _streams() -> st.SearchStrategy[Record]:
@@ -25,7 +25,7 @@ def _streams() -> st.SearchStrategy[Record]:
 @given(st.lists(_streams(), max_size=8))
 def test_pooled_gaps_are_the_records_sharp_gaps(records: list[Record]) -> None:
     pooled = [gap / 1e3 for record in records for gap in record.sharp_gaps_us]
-    gaps = collect(records).gaps.get("profiling")
+    gaps = collect_columns(records).gaps.get("profiling")
     assert (gaps.count if gaps else 0) == len(pooled)
     if pooled:
         assert gaps
@@ -38,11 +38,11 @@ def test_each_column_is_the_records_property() -> None:
         failed("http_status", status=500, error="oops"),
         answered(100, phase="warmup", outcome="cut", streamed=False),
     ]
-    wide, narrow = frames(records)[0], collect(records).requests
+    wide, narrow = make_data_frames(records)[0], collect_columns(records).requests
     for frame in (wide, narrow):
         for name in set(frame.columns) - {
             *columns.STAMPS,
-            *Felt._fields,
+            *Readability._fields,
             "chunks",
             "merged",
             "first_chunk_at",
@@ -58,7 +58,7 @@ def test_each_column_is_the_records_property() -> None:
 
 def test_gaps_for_people() -> None:
     records = [answered(100, 120, 150, id="x", merged=((2, 130_000),)), answered(id="y"), answered(1, 3, id="z")]
-    gaps = frames(records)[1]
+    gaps = make_data_frames(records)[1]
     assert gaps["id"].tolist() == ["x", "x", "z"]
     assert gaps["index"].tolist() == [0, 1, 0]
     assert gaps["gap_s"].tolist() == [0.02, 0.03, 0.002]
@@ -66,21 +66,21 @@ def test_gaps_for_people() -> None:
 
 
 def test_no_records() -> None:
-    requests, gaps = frames([])
+    requests, gaps = make_data_frames([])
     assert (len(requests), len(gaps)) == (0, 0)
     assert "ttft_s" in requests.columns
-    assert collect([]).gaps == {}
+    assert collect_columns([]).gaps == {}
 
 
 def test_messages_without_end_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_KINDS", 2)
     words = ["one", "two", "three", "four", "one"]
-    requests = collect(failed("reset", error=f"{word} 7") for word in words).requests
+    requests = collect_columns(failed("reset", error=f"{word} 7") for word in words).requests
     other = "(messages of other kinds)"
     assert requests["error"].tolist() == ["one 7", "two 7", other, other, "one 7"]
 
 
 def test_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "BLOCK", 3)
-    requests = collect(answered(float(i + 1)) for i in range(10)).requests
+    requests = collect_columns(answered(float(i + 1)) for i in range(10)).requests
     assert requests["ttft_s"].tolist() == [(i + 1) / 1e3 for i in range(10)]

@@ -9,41 +9,41 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run, Stage
+from locust_llm.core.run import OpenLoopSchedule, Run, Stage
 from locust_llm.core.storage import write_run
-from locust_llm.report.analysis.baseline import load
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.baseline import load_run
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.analysis.compare import (
     BETTER,
     FEW,
     SAME,
     WORSE,
-    Change,
-    change,
+    MetricChange,
     difference_ends,
+    measure_change,
     possible_ends,
     ratio_ends,
 )
-from locust_llm.report.analysis.slo_figures import Evaluation, Found
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.slo_figures import Evaluation, ObservedValue
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import SloResult
-from locust_llm.report.build import write
-from locust_llm.slo.grammar import parse
+from locust_llm.report.build import write_reports
+from locust_llm.slo.grammar import parse_rule
 
 
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:
     """What is read again of a run's folder."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
     run = run or a_run()
-    write_run(path, run, client=summarise(collect(records), run).client)
+    write_run(path, run, client=summarise_run(collect_columns(records), run).client)
     return path
 
 
 def seen(path: Path, records: Sequence[Record], run: Run | None = None) -> Evaluation:
-    return load(a_folder(path, records, run)).seen
+    return load_run(a_folder(path, records, run)).seen
 
 
 def steps(count: int, more_ms: float = 0.0, every_s: float = 1.0, **other: object) -> list[Record]:
@@ -67,11 +67,11 @@ EVERY = (
 )  # fmt: skip
 
 
-def found(figure: str, base: Evaluation, here: Evaluation) -> Change:
+def found(figure: str, base: Evaluation, here: Evaluation) -> MetricChange:
     """Of ``ttft p95``, say."""
     room = "1pp" if figure in ("error_rate", "attainment", "delivered") else "5%"
     given = " given ttft < 105ms" if figure in ("attainment", "goodput") else ""
-    return change(parse(f"{figure} within {room} of base{given}"), base, here)
+    return measure_change(parse_rule(f"{figure} within {room} of base{given}"), base, here)
 
 
 @pytest.mark.parametrize("figure", EVERY)
@@ -84,7 +84,7 @@ def test_a_run_differs_from_itself_by_nothing(figure: str, tmp_path: Path) -> No
     assert low is not None
     assert high is not None
     assert low <= 0 <= high
-    assert same.word(parse(f"{figure} within 1pp of b" if figure == "error_rate" else "ttft p50 < 1s")) == SAME
+    assert same.word(parse_rule(f"{figure} within 1pp of b" if figure == "error_rate" else "ttft p50 < 1s")) == SAME
 
 
 def test_what_is_shifted_is_shifted(tmp_path: Path) -> None:
@@ -99,27 +99,27 @@ def test_what_is_shifted_is_shifted(tmp_path: Path) -> None:
         assert slower.ends[0] is not None
         assert slower.ends[1] is not None
         assert slower.ends[0] < 0.01 < slower.ends[1]
-        assert slower.word(parse("ttft p50 < 1s")) == WORSE
-        assert found(figure, slow, base).word(parse("ttft p50 < 1s")) == BETTER
-    assert found("itl p50", base, slow).word(parse("itl p50 < 1s")) == SAME
+        assert slower.word(parse_rule("ttft p50 < 1s")) == WORSE
+        assert found(figure, slow, base).word(parse_rule("ttft p50 < 1s")) == BETTER
+    assert found("itl p50", base, slow).word(parse_rule("itl p50 < 1s")) == SAME
     average = found("ttft avg", base, slow).ends
     assert average == pytest.approx((0.01 - 0.00081, 0.01 + 0.00081), abs=2e-5)  # 0.287 x hypot(1.919, 2.054)
 
 
 def test_squares_of_both_reaches_add_up() -> None:
     """10 (8 to 13) and 20 (17 to 24): 10 - hypot(3, 3) to 10 + hypot(4, 2); of the ratio the same in logarithms."""
-    old, new = Found(10.0, (8.0, 13.0)), Found(20.0, (17.0, 24.0))
+    old, new = ObservedValue(10.0, (8.0, 13.0)), ObservedValue(20.0, (17.0, 24.0))
     assert difference_ends(old, new) == pytest.approx((10 - math.sqrt(18), 10 + math.sqrt(20)))
     low, high = ratio_ends(old, new)
     assert low == pytest.approx(2 / math.exp(math.hypot(math.log(20 / 17), math.log(1.3))))
     assert high == pytest.approx(2 * math.exp(math.hypot(math.log(1.2), math.log(1.25))))
-    exact = Found(20.0, (20.0, 20.0))
+    exact = ObservedValue(20.0, (20.0, 20.0))
     assert difference_ends(old, exact) == pytest.approx((20 - 13, 20 - 8))
     assert ratio_ends(old, exact) == pytest.approx((20 / 13, 20 / 8))
 
 
 def test_no_end_takes_the_other_figure_below_nothing_or_a_share_above_all() -> None:
-    time, share = parse("ttft p50 within 5% of base"), parse("attainment within 5pp of base given ttft < 1s")
+    time, share = parse_rule("ttft p50 within 5% of base"), parse_rule("attainment within 5pp of base given ttft < 1s")
     assert possible_ends((-0.078, 0.008), 0.054, time) == (-0.054, 0.008)
     assert possible_ends((-0.078, 1.2), 0.1, time) == (-0.078, 1.2)
     assert possible_ends((-0.02, 0.04), 0.99, share) == (-0.02, pytest.approx(0.01))
@@ -128,12 +128,12 @@ def test_no_end_takes_the_other_figure_below_nothing_or_a_share_above_all() -> N
 
 def test_what_cut_requests_leave_open_is_open_in_the_difference() -> None:
     """Here 20 to 30, whatever the cut ones become, (17 to 34): from 20 - 10 - hypot(3, 3) to 30 - 10 + hypot(4, 2)."""
-    old, new = Found(10.0, (8.0, 13.0)), Found(20.0, (17.0, 34.0), worst=30.0)
+    old, new = ObservedValue(10.0, (8.0, 13.0)), ObservedValue(20.0, (17.0, 34.0), worst=30.0)
     assert difference_ends(old, new) == pytest.approx((10 - math.sqrt(18), 20 + math.sqrt(20)))
-    endless = Found(20.0, (17.0, math.inf), worst=math.inf)
+    endless = ObservedValue(20.0, (17.0, math.inf), worst=math.inf)
     assert difference_ends(old, endless) == (4.0, math.inf)
     assert ratio_ends(old, endless) == (pytest.approx(17 / 13), math.inf)
-    nothing = Found(0.0, (0.0, 1.0))
+    nothing = ObservedValue(0.0, (0.0, 1.0))
     assert difference_ends(nothing, nothing) == pytest.approx((-1, 1))
     assert ratio_ends(nothing, nothing) == (0.0, math.inf)
 
@@ -144,19 +144,19 @@ def test_less_is_worse_of_rates_and_shares(tmp_path: Path) -> None:
     less = found("output_tokens_per_s", base, short)
     assert less.ratio == pytest.approx(1 / 3)
     assert less.ratio_ends == pytest.approx((1 / 3, 1 / 3))
-    assert less.word(parse("output_tokens_per_s > 1")) == WORSE
+    assert less.word(parse_rule("output_tokens_per_s > 1")) == WORSE
     broken = seen(tmp_path / "c", [r if i % 2 else failed(sent_at=10.0 + i) for i, r in enumerate(steps(100))])
-    assert found("requests_per_s", base, broken).word(parse("requests_per_s > 1")) == WORSE
+    assert found("requests_per_s", base, broken).word(parse_rule("requests_per_s > 1")) == WORSE
     errors = found("error_rate", base, broken)
     assert errors.difference == 0.5
-    assert errors.word(parse("error_rate < 1%")) == WORSE
-    assert found("error_rate", broken, base).word(parse("error_rate < 1%")) == BETTER
+    assert errors.word(parse_rule("error_rate < 1%")) == WORSE
+    assert found("error_rate", broken, base).word(parse_rule("error_rate < 1%")) == BETTER
 
 
 def test_chance_and_what_is_more_than_chance(tmp_path: Path) -> None:
     base = seen(tmp_path / "a", drawn(400, 1))
     again, slow = seen(tmp_path / "b", drawn(400, 2)), seen(tmp_path / "c", drawn(400, 3, 1.3))
-    rule = parse("ttft p50 < 1s")
+    rule = parse_rule("ttft p50 < 1s")
     for p in (50, 95, 99):
         assert found(f"ttft p{p}", base, again).word(rule) == SAME
     slower = found("ttft p50", base, slow)
@@ -176,10 +176,10 @@ def test_less_than_a_hundredth_is_hardly_a_difference(tmp_path: Path) -> None:
         return [answered(ms + rank % 3, ms + rank % 3 + 10, sent_at=10.0 + i) for i, rank in enumerate(mixed(900))]
 
     base, slow = seen(tmp_path / "a", around(99)), seen(tmp_path / "b", around(99.5))
-    assert found("ttft avg", base, slow).word(parse("ttft avg < 1s")) == "hardly worse"
-    assert found("ttft avg", slow, base).word(parse("ttft avg < 1s")) == "hardly better"
+    assert found("ttft avg", base, slow).word(parse_rule("ttft avg < 1s")) == "hardly worse"
+    assert found("ttft avg", slow, base).word(parse_rule("ttft avg < 1s")) == "hardly better"
     twice = seen(tmp_path / "c", around(101.5))
-    assert found("ttft avg", base, twice).word(parse("ttft avg < 1s")) == WORSE
+    assert found("ttft avg", base, twice).word(parse_rule("ttft avg < 1s")) == WORSE
 
 
 def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
     assert few.difference is not None
     assert few.ends == (None, None)
     assert few.note == ("here, too few samples: the interval of p99 takes 368 independent requests, there are 300")
-    assert few.word(parse("ttft p99 < 1s")) == FEW
+    assert few.word(parse_rule("ttft p99 < 1s")) == FEW
     seven = seen(tmp_path / "c", drawn(7, 2))
     least = "too few samples: its interval takes 8 requests, there are 7"
     assert found("ttft avg", seven, base).note == f"in the base, {least}"
@@ -200,7 +200,7 @@ def test_what_is_absent_cannot_be_compared(tmp_path: Path) -> None:
     none = seen(tmp_path / "b", [answered(5, sent_at=10.0 + i) for i in range(20)])
     missing = found("itl p50", base, none)
     assert (missing.difference, missing.note) == (None, "here, it is absent: no request has a value of itl")
-    assert missing.word(parse("itl p50 < 1s")) == "-"
+    assert missing.word(parse_rule("itl p50 < 1s")) == "-"
     assert found("icl p50", none, base).note == "in the base, no request has two chunks with exact stamps"
 
 
@@ -208,7 +208,7 @@ def test_a_percentile_that_lands_on_a_failure(tmp_path: Path) -> None:
     """A tenth of the requests fails: p95 lands on a failure, p50 does not."""
     base = seen(tmp_path / "a", steps(200))
     broken = seen(tmp_path / "b", every(20, steps(200), [failed(sent_at=10.0 + i) for i in range(200)]))
-    rule = parse("ttft p95 < 1s")
+    rule = parse_rule("ttft p95 < 1s")
     lands = found("ttft p95", base, broken)
     assert (lands.difference, lands.ratio, lands.word(rule)) == (math.inf, math.inf, WORSE)
     assert found("ttft p95", broken, base).word(rule) == BETTER
@@ -232,22 +232,24 @@ def test_pooled_gaps(tmp_path: Path) -> None:
     twice = found("icl avg", base, slow)
     assert (twice.base.value, twice.here.value, twice.base.count) == (pytest.approx(0.02), pytest.approx(0.04), 6000)
     assert twice.ends == pytest.approx((0.02, 0.02), abs=0.001)
-    assert twice.word(parse("icl avg < 1s")) == WORSE
+    assert twice.word(parse_rule("icl avg < 1s")) == WORSE
 
 
 def test_what_was_delivered_is_a_fact(tmp_path: Path) -> None:
-    run = replace(a_run(request_rate=1.0), offer=Offer(due=100, never_started=0, duration_s=100.0, most_users=2))
+    run = replace(
+        a_run(request_rate=1.0), offer=OpenLoopSchedule(due=100, never_started=0, duration_s=100.0, most_users=2)
+    )
     base, late = seen(tmp_path / "a", steps(100), run), seen(tmp_path / "b", steps(90), run)
     less = found("delivered", base, late)
     assert (less.difference, less.ends) == (pytest.approx(-0.1), None)
-    assert less.word(parse("delivered > 1%")) == WORSE
+    assert less.word(parse_rule("delivered > 1%")) == WORSE
 
 
 # -- a rule that is held against a base --------------------------------------------------------------------------------
 
 
 def judged(rule: str, records: Sequence[Record]) -> SloResult:
-    return summarise(collect(records), a_run(slo=(rule,)), 0, records).slos[0]
+    return summarise_run(collect_columns(records), a_run(slo=(rule,)), 0, records).slos[0]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +372,7 @@ def test_each_stage_is_held_against_the_one_of_its_value(tmp_path: Path, monkeyp
             a_folder(folder / "stages" / str(stage.number), steps(50, ms), run)
         whole = replace(a_run(users=None, sweep="concurrency=1,2", slo=rules), stages=tuple(stages))
         (folder / "profile_export.jsonl").write_bytes(b"")
-        slos = write(folder, whole).slos
+        slos = write_reports(folder, whole).slos
         return slos[0] if slos else None
 
     swept(Path("base"), {1: 0, 2: 0})

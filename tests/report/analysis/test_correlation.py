@@ -11,7 +11,7 @@ from support.records import a_run, answered, mixed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis import correlation
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.analysis.compare import difference_ends
 from locust_llm.report.analysis.correlation import (
     FALLS,
@@ -19,19 +19,19 @@ from locust_llm.report.analysis.correlation import (
     MIN_VALUES,
     NONE,
     RISES,
-    Interval,
-    of_mean,
-    of_percentile,
-    of_rate,
-    of_ratio,
-    of_share,
-    size_by_ranks,
-    trend,
-    worth,
+    ConfidenceInterval,
+    detect_trend,
+    effective_sample_size,
+    effective_size_by_ranks,
+    estimate_mean_interval,
+    estimate_percentile_interval,
+    estimate_rate_interval,
+    estimate_ratio_interval,
+    estimate_share_interval,
 )
 from locust_llm.report.analysis.selection import Floats
-from locust_llm.report.analysis.slo_figures import Found
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.slo_figures import ObservedValue
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.slo import intervals
 from locust_llm.slo.grammar import INCONCLUSIVE, PASS
 
@@ -88,59 +88,63 @@ def test_the_power_of_independent_values_is_their_variance() -> None:
 
 
 def test_independent_values_are_worth_their_number() -> None:
-    sizes = [size_by_ranks(values) for values in waiting(0, 1000, 20, 9)]
+    sizes = [effective_size_by_ranks(values) for values in waiting(0, 1000, 20, 9)]
     assert max(sizes) <= 1000
     assert min(sizes) > 800
-    assert size_by_ranks(whole(1000)) == 1000
-    assert worth(whole(1000), 1000).size == 1000
+    assert effective_size_by_ranks(whole(1000)) == 1000
+    assert effective_sample_size(whole(1000), 1000).size == 1000
 
 
 @pytest.mark.parametrize("times", [4, 10])
 def test_values_that_are_each_repeated_are_worth_as_many_as_are_different(times: int) -> None:
     groups = [np.repeat(values, times) for values in waiting(0, 500, 20, 9)]
-    assert np.median([size_by_ranks(values) for values in groups]) == pytest.approx(500, rel=0.2)
-    assert np.median([worth(values, size_by_ranks(values)).size for values in groups]) == pytest.approx(500, rel=0.2)
+    assert np.median([effective_size_by_ranks(values) for values in groups]) == pytest.approx(500, rel=0.2)
+    assert np.median(
+        [effective_sample_size(values, effective_size_by_ranks(values)).size for values in groups]
+    ) == pytest.approx(500, rel=0.2)
 
 
 @pytest.mark.parametrize("phi", [0.5, 0.9, 0.95])
 def test_values_that_wait_for_each_other_are_worth_a_known_share(phi: float) -> None:
     values, count = waiting(phi, 20_000, 1, 7)[0], 20_000
     expected = pytest.approx(count * (1 - phi) / (1 + phi), rel=0.25)
-    assert size_by_ranks(values) == expected
-    assert of_mean(values + 100).size == expected
+    assert effective_size_by_ranks(values) == expected
+    assert estimate_mean_interval(values + 100).size == expected
 
 
 def test_equal_values_show_no_correlation() -> None:
     """Whatever their number: the rounding error of their mean is no variance."""
     for count in (*range(MIN_VALUES, 300), MAX_CELLS + 1):
         equal = np.full(count, 0.1)
-        assert size_by_ranks(equal) == count
-        assert trend(equal) == ""
+        assert effective_size_by_ranks(equal) == count
+        assert detect_trend(equal) == ""
     for count in (12, 30, 400):
-        for found in (of_mean(np.full(count, 0.1)), of_rate(np.full(count, 0.1))):
+        for found in (estimate_mean_interval(np.full(count, 0.1)), estimate_rate_interval(np.full(count, 0.1))):
             assert found.low == found.high == pytest.approx(0.1)
             assert found.size == count
-        assert of_percentile(np.full(100, 0.1), 50).ends == (0.1, 0.1)
-    nothing = of_share(np.zeros(400))
+        assert estimate_percentile_interval(np.full(100, 0.1), 50).ends == (0.1, 0.1)
+    nothing = estimate_share_interval(np.zeros(400))
     assert (nothing.low, nothing.high, nothing.short) == (0, pytest.approx(1 - 0.02 ** (1 / 400), rel=1e-3), False)
-    assert of_share(np.ones(400))[:2] == (pytest.approx(0.02 ** (1 / 400), rel=1e-3), 1)
+    assert estimate_share_interval(np.ones(400))[:2] == (pytest.approx(0.02 ** (1 / 400), rel=1e-3), 1)
 
 
 def test_a_long_series_is_worth_what_it_would_be_without_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """24,000 and one in cells of three."""
     values = waiting(0.9, 24_001, 1, 5)[0]
-    in_cells = size_by_ranks(values), worth(values, size_by_ranks(values)).size
+    in_cells = effective_size_by_ranks(values), effective_sample_size(values, effective_size_by_ranks(values)).size
     monkeypatch.setattr(correlation, "MAX_CELLS", 10**9)
-    assert in_cells == pytest.approx((size_by_ranks(values), worth(values, size_by_ranks(values)).size), rel=0.05)
+    assert in_cells == pytest.approx(
+        (effective_size_by_ranks(values), effective_sample_size(values, effective_size_by_ranks(values)).size), rel=0.05
+    )
 
 
 def test_a_run_that_is_short_says_so() -> None:
     """A single slow wave over the run."""
     wave = np.sin(np.arange(400) / 400 * 2 * np.pi) + 5
-    assert of_mean(wave).short
-    assert of_mean(wave).size < 8
-    assert of_percentile(wave, 50).ends == (None, None)
-    assert not of_mean(whole(400)).short
+    assert estimate_mean_interval(wave).short
+    assert estimate_mean_interval(wave).size < 8
+    assert estimate_percentile_interval(wave, 50).ends == (None, None)
+    assert not estimate_mean_interval(whole(400)).short
 
 
 # -- intervals with a pencil ---------------------------------------------------------------------------------------------
@@ -151,54 +155,64 @@ def test_intervals_of_independent_values() -> None:
     of 1.5 %; 2.75 % may lie below 1.919 of them, 2 % above 2.054, and the other way round where the small ones are rare."""
     values = whole(400)
     low, high = 1.9189, 2.0537
-    assert of_percentile(values, 50).ends == pytest.approx((200.5 - 10 * low, 200.5 + 10 * high), abs=0.1)
-    assert of_percentile(values, 90).ends == pytest.approx((360.5 - 6 * low, 360.5 + 6 * high), abs=1)
-    assert of_percentile(values, 10).ends == pytest.approx((40.5 - 6 * high, 40.5 + 6 * low), abs=1)
-    assert of_mean(values).ends == pytest.approx((200.5 - 5.7735 * low, 200.5 + 5.7735 * high), abs=0.1)
-    assert of_share((values <= 40) * 1.0).ends == pytest.approx((0.1 - 0.015 * low, 0.1 + 0.015 * high), abs=0.004)
-    assert of_share((values > 40) * 1.0).ends == pytest.approx((0.9 - 0.015 * high, 0.9 + 0.015 * low), abs=0.004)
+    assert estimate_percentile_interval(values, 50).ends == pytest.approx(
+        (200.5 - 10 * low, 200.5 + 10 * high), abs=0.1
+    )
+    assert estimate_percentile_interval(values, 90).ends == pytest.approx((360.5 - 6 * low, 360.5 + 6 * high), abs=1)
+    assert estimate_percentile_interval(values, 10).ends == pytest.approx((40.5 - 6 * high, 40.5 + 6 * low), abs=1)
+    assert estimate_mean_interval(values).ends == pytest.approx((200.5 - 5.7735 * low, 200.5 + 5.7735 * high), abs=0.1)
+    assert estimate_share_interval((values <= 40) * 1.0).ends == pytest.approx(
+        (0.1 - 0.015 * low, 0.1 + 0.015 * high), abs=0.004
+    )
+    assert estimate_share_interval((values > 40) * 1.0).ends == pytest.approx(
+        (0.9 - 0.015 * high, 0.9 + 0.015 * low), abs=0.004
+    )
 
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
     """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
     Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end. Of 20, a short run, ten
     times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88 times 5 %."""
-    found = of_percentile(whole(60), 95)
+    found = estimate_percentile_interval(whole(60), 95)
     assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
-    assert of_percentile(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
-    assert of_percentile(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
-    assert of_percentile(whole(400), 95).beyond is None
-    assert of_percentile(whole(20), 95).beyond == pytest.approx(20 * 10 * 2.981, rel=0.05)
+    assert estimate_percentile_interval(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
+    assert estimate_percentile_interval(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
+    assert estimate_percentile_interval(whole(400), 95).beyond is None
+    assert estimate_percentile_interval(whole(20), 95).beyond == pytest.approx(20 * 10 * 2.981, rel=0.05)
 
 
 def test_the_mean_of_skewed_values_reaches_further_up() -> None:
     """Of exponential ones; and never below 0."""
     values = -np.log(1 - (whole(400) - 0.5) / 400)
-    found = of_mean(values)
+    found = estimate_mean_interval(values)
     assert found.low is not None
     assert found.high is not None
     mean, error = float(values.mean()), float(values.std()) / 20
     assert found.high - mean > 2.0537 * error
     assert mean - found.low < 1.9189 * error
-    assert of_mean(np.where(whole(20) > 19, 100.0, 0.0)).low == 0
+    assert estimate_mean_interval(np.where(whole(20) > 19, 100.0, 0.0)).low == 0
 
 
 def test_a_ratio_of_sums() -> None:
     """Of amounts that are twice their weights nothing is uncertain; of equal weights it is the mean."""
     weights = whole(64)
-    assert of_ratio(2 * weights, weights).ends == pytest.approx((2, 2))
-    alone, ratio = of_rate(weights), of_ratio(weights, np.full(64, 2.0))
+    assert estimate_ratio_interval(2 * weights, weights).ends == pytest.approx((2, 2))
+    alone, ratio = estimate_rate_interval(weights), estimate_ratio_interval(weights, np.full(64, 2.0))
     assert alone.low is not None
     assert alone.high is not None
     assert ratio.ends == pytest.approx((alone.low / 2, alone.high / 2))
-    assert of_ratio(weights, np.zeros(64)) is NONE
+    assert estimate_ratio_interval(weights, np.zeros(64)) is NONE
 
 
 def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
     """By turns 3 and 5: not independent, and so much surer than they would be."""
     turns, drawn = np.array([3.0, 5.0] * 100), 4 + waiting(0, 200, 1, 1)[0]
-    assert of_rate(turns).size > 1000
-    widths = [high - low for low, high in (of_rate(some).ends for some in (turns, drawn)) if low is not None and high]
+    assert estimate_rate_interval(turns).size > 1000
+    widths = [
+        high - low
+        for low, high in (estimate_rate_interval(some).ends for some in (turns, drawn))
+        if low is not None and high
+    ]
     assert widths[0] < widths[1] / 3
 
 
@@ -206,38 +220,38 @@ def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
 def test_of_too_few_nothing_is_said(count: int) -> None:
     few = np.arange(float(count))
     for percentile in (5, 50, 95):
-        assert of_percentile(few, percentile) is NONE
+        assert estimate_percentile_interval(few, percentile) is NONE
     if count:
-        assert of_mean(few) is NONE
-        assert of_rate(few) is NONE
-        assert of_ratio(few, few + 1) is NONE
-    assert trend(few) == ""
+        assert estimate_mean_interval(few) is NONE
+        assert estimate_rate_interval(few) is NONE
+        assert estimate_ratio_interval(few, few + 1) is NONE
+    assert detect_trend(few) == ""
 
 
 def test_a_share_of_few_is_that_of_independent_ones() -> None:
-    assert of_share(np.empty(0)) is NONE
-    assert of_share(np.zeros(5))[:2] == (0, pytest.approx(1 - 0.02 ** (1 / 5), rel=0.01))
+    assert estimate_share_interval(np.empty(0)) is NONE
+    assert estimate_share_interval(np.zeros(5))[:2] == (0, pytest.approx(1 - 0.02 ** (1 / 5), rel=0.01))
 
 
 def test_failures_are_values_like_any_other() -> None:
     """Five of a hundred are infinite: p50 does not reach them, p93 may, p99 does."""
     values = whole(400)
     values[values > 380] = np.inf
-    assert of_percentile(values, 50) == of_percentile(whole(400), 50)
-    low, high = of_percentile(values, 93).ends
+    assert estimate_percentile_interval(values, 50) == estimate_percentile_interval(whole(400), 50)
+    low, high = estimate_percentile_interval(values, 93).ends
     assert low is not None
     assert math.isfinite(low)
     assert high == math.inf
-    assert of_percentile(values, 99).ends == (math.inf, math.inf)
-    assert of_mean(values).ends == (math.inf, math.inf)
+    assert estimate_percentile_interval(values, 99).ends == (math.inf, math.inf)
+    assert estimate_mean_interval(values).ends == (math.inf, math.inf)
 
 
 def test_ties() -> None:
     """Three different values: the ends are of them."""
     values = np.ceil(whole(300) / 100)
-    assert of_percentile(values, 50).ends == (2, 2)
-    assert of_percentile(values, 33).ends == (1, 2)
-    assert size_by_ranks(values) == 300
+    assert estimate_percentile_interval(values, 50).ends == (2, 2)
+    assert estimate_percentile_interval(values, 33).ends == (1, 2)
+    assert effective_size_by_ranks(values) == 300
 
 
 SERIES = st.builds(
@@ -250,18 +264,21 @@ SERIES = st.builds(
 def test_other_units_and_another_zero_change_nothing(
     values: Floats, percentile: float, times: float, more: int
 ) -> None:
-    found, other = of_percentile(values, percentile), of_percentile(values * times + more, percentile)
+    found, other = (
+        estimate_percentile_interval(values, percentile),
+        estimate_percentile_interval(values * times + more, percentile),
+    )
     for end, moved in zip(found.ends, other.ends, strict=True):
         assert moved == (None if end is None else pytest.approx(end * times + more))
     assert (other.size, other.short) == (found.size, found.short)
-    mean, scaled = of_mean(values + 9000), of_mean((values + 9000) * times)
+    mean, scaled = estimate_mean_interval(values + 9000), estimate_mean_interval((values + 9000) * times)
     assert scaled.ends == pytest.approx([end * times for end in mean.ends if end is not None])
 
 
 @given(SERIES, st.sampled_from([51.0, 60.0, 90.0, 95.0]))
 def test_negated_values_mirror(values: Floats, percentile: float) -> None:
-    low, high = of_percentile(values, percentile).ends
-    assert of_percentile(-values, 100 - percentile).ends == (
+    low, high = estimate_percentile_interval(values, percentile).ends
+    assert estimate_percentile_interval(-values, 100 - percentile).ends == (
         None if high is None else -high,
         None if low is None else -low,
     )
@@ -270,10 +287,10 @@ def test_negated_values_mirror(values: Floats, percentile: float) -> None:
 @given(SERIES, st.sampled_from([50.0, 75.0, 90.0, 95.0]))
 def test_the_figure_lies_inside(values: Floats, percentile: float) -> None:
     at = float(np.sort(values)[math.ceil(percentile / 100 * len(values)) - 1])
-    low, high = of_percentile(values, percentile).ends
+    low, high = estimate_percentile_interval(values, percentile).ends
     assert low is None or low <= at
     assert high is None or high >= at
-    lower, upper = of_mean(values + 9000).ends
+    lower, upper = estimate_mean_interval(values + 9000).ends
     assert lower is not None
     assert upper is not None
     assert lower <= values.mean() + 9000 <= upper
@@ -282,7 +299,11 @@ def test_the_figure_lies_inside(values: Floats, percentile: float) -> None:
 def test_the_same_values_in_an_order_of_correlation_are_less_certain() -> None:
     steady = whole(2000)
     slow = np.sort(steady)[np.argsort(np.argsort(waiting(0.9, 2000, 1, 2)[0]))]
-    for interval in (lambda v: of_percentile(v, 50), lambda v: of_percentile(v, 90), of_mean):
+    for interval in (
+        lambda v: estimate_percentile_interval(v, 50),
+        lambda v: estimate_percentile_interval(v, 90),
+        estimate_mean_interval,
+    ):
         (low, high), (wide_low, wide_high) = interval(steady).ends, interval(slow).ends
         assert low is not None
         assert high is not None
@@ -305,12 +326,16 @@ KNOWN: dict[str, tuple[Callable[[], Floats], dict[str, float]]] = {
 }
 
 
-def intervals_of(figure: str, runs: Floats, truth: float) -> Iterator[Interval]:
+def intervals_of(figure: str, runs: Floats, truth: float) -> Iterator[ConfidenceInterval]:
     for values in runs:
         if figure == "share":
-            yield of_share((values > truth) * 1.0)
+            yield estimate_share_interval((values > truth) * 1.0)
         else:
-            yield of_mean(values) if figure == "avg" else of_percentile(values, float(figure[1:]))
+            yield (
+                estimate_mean_interval(values)
+                if figure == "avg"
+                else estimate_percentile_interval(values, float(figure[1:]))
+            )
 
 
 @pytest.fixture(scope="module", params=KNOWN)
@@ -340,7 +365,7 @@ def test_order_statistics_as_of_independent_requests_hold_it_seldom() -> None:
     for percentile, true in ((50, OF_NORMAL["p50"]), (95, OF_NORMAL["p95"])):
         held = 0
         for values in runs:
-            low, high = intervals.ranks(len(values), percentile)
+            low, high = intervals.find_interval_ranks(len(values), percentile)
             held += np.sort(values)[low - 1] <= true <= np.sort(values)[high - 1]
         assert held / RUNS < 0.7
 
@@ -352,11 +377,11 @@ def test_two_equal_runs_are_seldom_called_different() -> None:
     for percentile in (50, 90):
         different = found = 0
         for one, other in pairs:
-            ends = [of_percentile(values, percentile).ends for values in (one, other)]
+            ends = [estimate_percentile_interval(values, percentile).ends for values in (one, other)]
             if any(None in pair for pair in ends):
                 continue
             base, here = (
-                Found(float(np.percentile(values, percentile)), pair)
+                ObservedValue(float(np.percentile(values, percentile)), pair)
                 for values, pair in zip((one, other), ends, strict=True)
             )
             low, high = difference_ends(base, here)
@@ -373,28 +398,28 @@ def test_two_equal_runs_are_seldom_called_different() -> None:
 
 def test_steady_runs_have_no_trend(known: tuple[Floats, dict[str, float]]) -> None:
     """But for one in fifty: of 150 more than 5 % (seven) are one in fifty of such tests, and the seeds are fixed."""
-    assert sum(trend(values) != "" for values in known[0]) <= 0.05 * RUNS
+    assert sum(detect_trend(values) != "" for values in known[0]) <= 0.05 * RUNS
 
 
 def test_a_queue_that_fills_rises() -> None:
     """At 120 % of the capacity, 500 requests."""
     runs = queue(1.2, 500, RUNS, 5)
-    assert sum(trend(values) == RISES for values in runs) >= 0.85 * RUNS
-    assert sum(trend(-values) == FALLS for values in runs) >= 0.85 * RUNS
+    assert sum(detect_trend(values) == RISES for values in runs) >= 0.85 * RUNS
+    assert sum(detect_trend(-values) == FALLS for values in runs) >= 0.85 * RUNS
 
 
 def test_the_direction_of_a_trend() -> None:
     slope = np.arange(1000) * 0.5
-    assert [trend(whole(1000) + sign * slope) for sign in (-1, 0, 1)] == [FALLS, "", RISES]
+    assert [detect_trend(whole(1000) + sign * slope) for sign in (-1, 0, 1)] == [FALLS, "", RISES]
     failing = np.where(whole(1000) > 1000 - slope, np.inf, whole(1000))
-    assert trend(failing) == RISES
+    assert detect_trend(failing) == RISES
 
 
 @pytest.mark.parametrize("rule", ["ttft p50 < 1000s", "ttft avg < 1000s", "attainment > 50% given ttft < {p60}s"])
 def test_a_rule_does_not_pass_in_a_queue_that_fills_though_its_figure_is_within_the_limit(rule: str) -> None:
     def status(inside_s: Floats, rule: str) -> str:
         records: list[Record] = [answered(1e3 * s, sent_at=10.0 + i) for i, s in enumerate(inside_s.tolist())]
-        return summarise(collect(records), a_run(slo=(rule,)), 0, records).slos[0].status
+        return summarise_run(collect_columns(records), a_run(slo=(rule,)), 0, records).slos[0].status
 
     full, half = queue(1.2, 400, 6, 5), queue(0.5, 400, 6, 5)
     rule = rule.format(p60=round(float(np.percentile(full, 60)), 3))

@@ -8,29 +8,45 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Offer, Run
+from locust_llm.core.run import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.core.settings import Settings
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind, overload, queued, rate_per_s
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.delivery import delivery_line, overload_line, overloaded
-from locust_llm.report.document.headline import headline
-from locust_llm.report.document.remarks import loop_remark
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.delivery import (
+    describe_arrivals,
+    detect_any_overload,
+    detect_overload,
+    find_requested_rate,
+    has_queued_requests,
+    measure_delivery,
+)
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.document.delivery import describe_overload, format_delivery_line, format_overload_line
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.document.remarks import make_loop_remark
 from locust_llm.report.results.load import Delivery, Overload
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from locust_llm.slo.client_verdict import CPU_WAIT, DEGRADED, INVALID, MERGED, PERMIT_LAG, SEND_LAG, TTFT_HIGH, Verdict
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.slo.client_verdict import (
+    CPU_WAIT,
+    DEGRADED,
+    INVALID,
+    MERGED,
+    PERMIT_LAG,
+    SEND_LAG,
+    TTFT_HIGH,
+    ClientVerdict,
+)
 
 
 def open_run(due: int, never_started: int = 0, limits: tuple[tuple[float, int], ...] = (), **settings: object) -> Run:
     """An open loop of 100 s: ``due`` arrivals."""
     run = a_run(limits, **({"request_rate": 1.0, "users": 10} | settings))
-    return replace(run, offer=Offer(due=due, never_started=never_started, duration_s=100.0, most_users=10))
+    return replace(run, offer=OpenLoopSchedule(due=due, never_started=never_started, duration_s=100.0, most_users=10))
 
 
 def open_for(duration_s: float, due: int, never_started: int = 0) -> Run:
@@ -39,9 +55,9 @@ def open_for(duration_s: float, due: int, never_started: int = 0) -> Run:
     return replace(run, offer=replace(run.offer, duration_s=duration_s))
 
 
-def delivered(records: list[Record], run: Run, verdict: Verdict | None = None) -> Delivery:
-    requests = collect(records).requests
-    found = delivery(Selection(requests, np.ones(len(requests), np.bool_)), run, verdict)
+def delivered(records: list[Record], run: Run, verdict: ClientVerdict | None = None) -> Delivery:
+    requests = collect_columns(records).requests
+    found = measure_delivery(RequestSelection(requests, np.ones(len(requests), np.bool_)), run, verdict)
     assert found is not None
     return found
 
@@ -75,23 +91,25 @@ def test_a_queue_that_grows_to_the_end() -> None:
     """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of
     the 200 due by second 20 39."""
     due = np.array(TEN_PER_S)
-    assert overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(in_flight_middle=81, in_flight_end=161)
+    assert detect_overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(
+        in_flight_middle=81, in_flight_end=161
+    )
 
 
 def test_a_queue_for_first_tokens_of_requests_that_last_as_long_as_the_run() -> None:
     """None has ended by second 20, which tells nothing; of first tokens there are as many as requests in the test before."""
     due, first = np.array(TEN_PER_S), np.array(one_by_one(TEN_PER_S, 0.5))
-    assert overload(due, first + 20.0, 20.0) is None
-    found = fell_behind(due, np.where(first < 50.0, first, np.nan), first + 20.0, 20.0)
+    assert detect_overload(due, first + 20.0, 20.0) is None
+    found = detect_any_overload(due, np.where(first < 50.0, first, np.nan), first + 20.0, 20.0)
     assert found == Overload(in_flight_middle=100, in_flight_end=200)
-    assert fell_behind(due, due + 0.5, due + 20.0, 20.0) is None
+    assert detect_any_overload(due, due + 0.5, due + 20.0, 20.0) is None
 
 
 @pytest.mark.parametrize("each_s", [0.01, 2.0, 8.0, 12.0, 19.0])
 def test_requests_that_last_long_are_no_overload(each_s: float) -> None:
     """Each in the same time, however many there are: it fills up to 10 times that, at 12 s and more beyond the middle."""
     due = np.array(TEN_PER_S)
-    assert overload(due, due + each_s, 20.0) is None
+    assert detect_overload(due, due + each_s, 20.0) is None
 
 
 @pytest.mark.parametrize("each_s", [2.0, 4.0, 6.0])
@@ -100,12 +118,12 @@ def test_a_short_run_far_beyond_the_capacity(each_s: float) -> None:
     do not tell how long one lasts on an idle server, the first one does. It takes three to tell a queue from chance."""
     due = np.array(TEN_PER_S)
     over = np.array(one_by_one(TEN_PER_S, each_s))
-    found = overload(due, np.where(over > 50.0, 50.0, over), 20.0)
+    found = detect_overload(due, np.where(over > 50.0, 50.0, over), 20.0)
     assert found == Overload(
         in_flight_middle=100 - int((10 - 0.05) // each_s), in_flight_end=200 - int((20 - 0.05) // each_s)
     )
-    assert queued(due, over, 20.0)
-    assert overload(due, np.minimum(np.array(one_by_one(TEN_PER_S, 7.0)), 50.0), 20.0) is None  # two have ended
+    assert has_queued_requests(due, over, 20.0)
+    assert detect_overload(due, np.minimum(np.array(one_by_one(TEN_PER_S, 7.0)), 50.0), 20.0) is None  # two have ended
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -113,37 +131,39 @@ def test_long_answers_of_any_length_are_no_queue(seed: int) -> None:
     """Each takes its own time, of 5 to 50 s: the first to end are the short ones, whenever they were due."""
     random, due = Random(seed), np.array(TEN_PER_S)
     over = due + np.array([random.uniform(5, 50) for _ in TEN_PER_S])
-    assert not queued(due, over, 20.0)
-    assert overload(due, over, 20.0) is None
-    assert overload(due, due + 12.0 + due / 20, 20.0) is None  # a server that gets slower as it fills: 12 s, then 13 s
+    assert not has_queued_requests(due, over, 20.0)
+    assert detect_overload(due, over, 20.0) is None
+    assert (
+        detect_overload(due, due + 12.0 + due / 20, 20.0) is None
+    )  # a server that gets slower as it fills: 12 s, then 13 s
 
 
 def test_failures_that_come_at_once_leave_no_queue() -> None:
     due = np.array(TEN_PER_S)
-    assert overload(due, due + 0.01, 20.0) is None
-    assert overload(due[:5], due[:5] + 100, 20.0) is None  # five tell nothing
+    assert detect_overload(due, due + 0.01, 20.0) is None
+    assert detect_overload(due[:5], due[:5] + 100, 20.0) is None  # five tell nothing
 
 
 def simulated(rate_per_s: float, seed: int, duration_s: float = 60.0) -> Overload | None:
     """Poisson arrivals of 1,000 tokens in and 64 out on a simulated H100, in virtual time, until the last one has ended."""
     random, clock, at, due = Random(seed), VirtualClock(), 0.0, list[float]()
-    config = Config(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
     load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
     while (at := at + random.expovariate(rate_per_s)) < duration_s:
         due.append(at)
-    load.open_loop((at, Request(1000, 64)) for at in due)
+    load.open_loop((at, VirtualRequest(1000, 64)) for at in due)
     rows = load.run()
     asked, done = (np.array([getattr(row, name) for row in rows]) for name in ("asked_at", "done_at"))
-    return overload(asked, done, duration_s)
+    return detect_overload(asked, done, duration_s)
 
 
 @pytest.mark.slow
 def test_below_its_capacity_a_server_is_not_overloaded() -> None:
     """1,000 at once take as long as 1,000 / capacity."""
     clock = VirtualClock()
-    config = Config(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
     load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
-    load.open_loop((0.0, Request(1000, 64)) for _ in range(1000))
+    load.open_loop((0.0, VirtualRequest(1000, 64)) for _ in range(1000))
     capacity_per_s = 1000 / max(row.done_at for row in load.run())
     assert [simulated(0.95 * capacity_per_s, seed) for seed in range(8)] == [None] * 8
     assert None not in [simulated(1.3 * capacity_per_s, seed) for seed in range(4)]
@@ -154,24 +174,24 @@ def test_the_first_line_of_an_overloaded_run() -> None:
     """Two a second are due for 100 s, and one is answered every 5 s: 100 less 9, then 200 less 19."""
     at = [i / 2 + 0.25 for i in range(200)]
     records = [answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)]
-    summary = summarise(collect(records), open_run(200))
+    summary = summarise_run(collect_columns(records), open_run(200))
     assert summary.delivery is not None
     assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (1.0, "", 0.095)
-    line = overload_line(summary)
+    line = format_overload_line(summary)
     assert line is not None
     assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
     assert line.endswith("a longer run has longer ones.")
     # one by one, 5 s each: 0.2 a second over the whole run
     assert "Completed, 0.19/s, is in the 100 s to the stop; Request Throughput, 0.2/s, is over 1,000 s, with" in line
     cut = replace(summary, conditions=replace(summary.conditions, cut=1234))
-    assert (overload_line(cut) or "").endswith(
+    assert (format_overload_line(cut) or "").endswith(
         "and the 1,234 that were cut, which took longer still, are in none of them."
     )
     assert (
-        overloaded(summary.delivery)
+        describe_overload(summary.delivery)
         == "offered 2/s, completed 0.19/s in the 100 s to the stop, and the queue grew until the end"
     )
-    assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
+    assert format_overload_line(summarise_run(collect_columns([answered(1)]), open_run(1))) is None
 
 
 @pytest.mark.parametrize(
@@ -244,17 +264,17 @@ def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
     200 users are busy some 9 s after the start. Of 600 due, 160 less the 4 under way are completed, and none is missing in
     what waits: 600 less 156."""
     records, run = many_users(30, 0.5, 4, 200)
-    summary = summarise(collect(records), run)
+    summary = summarise_run(collect_columns(records), run)
     d = summary.delivery
     assert d is not None
     assert d.overload is not None
     assert (d.cause, d.completed, d.overload.in_flight_end) == ("server", 156, 444)
     assert d.overload.all_busy_s == pytest.approx(9.1, abs=0.2)
     assert d.completed_share == 156 / 600
-    assert headline(summary, run).startswith(
+    assert make_headline(summary, run).startswith(
         "Overloaded: offered 30/s, completed 7.8/s in the 20 s to the stop, and the queue grew until the end; "
     )
-    line, cause = overload_line(summary), delivery_line(summary)
+    line, cause = format_overload_line(summary), format_delivery_line(summary)
     assert line is not None
     assert "in flight or waited for a free user" in line
     assert cause is not None
@@ -264,11 +284,11 @@ def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
 def test_too_few_users_of_a_server_that_keeps_up() -> None:
     """As many slots as anybody asks for, each for 2 s: 20 users complete 10 a second of 30."""
     records, run = many_users(30, 2.0, 1000, 20)
-    summary = summarise(collect(records), run)
+    summary = summarise_run(collect_columns(records), run)
     assert summary.delivery is not None
     assert (summary.delivery.cause, summary.delivery.overload) == ("users", None)
     first = "Not delivered: offered 30/s, sent 10/s, completed 9/s by the stop (too few users); "
-    assert headline(summary, run).startswith(first)
+    assert make_headline(summary, run).startswith(first)
 
 
 def test_all_sent_needs_no_cause() -> None:
@@ -323,14 +343,14 @@ BRIEF = [answered(100)] * 50
     [
         (BRIEF, 0.2, None, "end"),
         (BRIEF, 0.95, None, "client"),
-        (BRIEF, 0.2, Verdict(INVALID), "client"),
-        (BRIEF, 0.2, Verdict(DEGRADED), "client"),
+        (BRIEF, 0.2, ClientVerdict(INVALID), "client"),
+        (BRIEF, 0.2, ClientVerdict(DEGRADED), "client"),
         ([answered(9000)] * 50, 0.95, None, "client"),  # its users look busy because it is slow
-        ([answered(10_000)] * 50, 0.2, Verdict(DEGRADED), "users"),
+        ([answered(10_000)] * 50, 0.2, ClientVerdict(DEGRADED), "users"),
     ],
 )
-def test_the_load_generator(records: list[Record], cpu: float, verdict: Verdict | None, cause: str) -> None:
-    run = replace(open_run(100), health=(Health(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),))
+def test_the_load_generator(records: list[Record], cpu: float, verdict: ClientVerdict | None, cause: str) -> None:
+    run = replace(open_run(100), health=(ProcessHealth(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),))
     assert delivered(records, run, verdict).cause == cause
 
 
@@ -342,8 +362,8 @@ def test_no_more_users_to_add() -> None:
 
 
 def test_nothing_offered() -> None:
-    assert summarise(collect([answered(1)]), a_run()).delivery is None
-    assert summarise(collect([]), open_run(0)).delivery is None
+    assert summarise_run(collect_columns([answered(1)]), a_run()).delivery is None
+    assert summarise_run(collect_columns([]), open_run(0)).delivery is None
     assert delivered([], open_run(5)).sent == 0
 
 
@@ -355,12 +375,12 @@ def test_nothing_offered() -> None:
         ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6 s", "12 users",
           "most 10, which complete 1.7/s: more of them help if requests then take no longer. 40 of 200"]),
         (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 found no free user"]),
-        (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
+        (BRIEF, replace(open_run(100), health=(ProcessHealth(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
          ["load generator. Process local used 97% of a core"]),
     ],
 )  # fmt: skip
 def test_one_sentence_names_the_cause(records: list[Record], run: Run, words: list[str]) -> None:
-    said = delivery_line(summarise(collect(records), run))
+    said = format_delivery_line(summarise_run(collect_columns(records), run))
     assert said is not None
     assert [word for word in words if word not in said] == []
 
@@ -370,13 +390,13 @@ def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> No
     limit of 1: by the whole run it was not too low, and merged chunks keep nobody from sending."""
     run = replace(open_run(63, limits=((0.0, 1),)), turned_away=9)
     records = [answered(100)] * 53 + [failed("cut", sent_at=None, admitted_at=None)]
-    merged = Verdict(DEGRADED, ("merged chunks 12.1% (limit 5.0%)",), signals={MERGED: DEGRADED})
+    merged = ClientVerdict(DEGRADED, ("merged chunks 12.1% (limit 5.0%)",), signals={MERGED: DEGRADED})
     found = delivered(records, run, merged)
     assert (found.sent, found.at_gate, found.cause) == (53, 10, "gate")
-    slow = Verdict(DEGRADED, ("so",), signals={PERMIT_LAG: DEGRADED})
+    slow = ClientVerdict(DEGRADED, ("so",), signals={PERMIT_LAG: DEGRADED})
     assert delivered(records, run, slow).cause == "client"  # a permit was free, and on its way
     assert delivered(records, replace(run, limits=()), merged).cause == "end"  # without a gate nobody waited at one
-    said = delivery_line(summarise(collect(records), run))
+    said = format_delivery_line(summarise_run(collect_columns(records), run))
     assert said is not None
     assert "Cause: the prefill gate. The limit was 1, and requests came faster at the end than it lets them in." in said
     assert said.endswith(
@@ -390,7 +410,7 @@ def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
     records = [answered(500, 1000, sent_at=15.0, asked_at=5.0, admitted_at=15.0)] * 80
     found = delivered(records, open_run(100, 20, limits=((0.0, 1),)))
     assert (found.users_needed, found.gate_wait_s, found.cause) == (pytest.approx(11), pytest.approx(10), "gate")
-    said = delivery_line(summarise(collect(records), open_run(100, 20, limits=((0.0, 1),))))
+    said = format_delivery_line(summarise_run(collect_columns(records), open_run(100, 20, limits=((0.0, 1),))))
     assert said is not None
     assert "The limit was 1. A user was busy with a request for 11 s on average, 10 s of it at the gate." in said
 
@@ -400,7 +420,7 @@ def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
 )
 def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(signal: str, cause: str) -> None:
     for level in (DEGRADED, INVALID):
-        assert delivered(BRIEF, open_run(100), Verdict(level, ("so",), signals={signal: level})).cause == cause
+        assert delivered(BRIEF, open_run(100), ClientVerdict(level, ("so",), signals={signal: level})).cause == cause
 
 
 @pytest.mark.parametrize(
@@ -415,14 +435,16 @@ def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(signal:
 )
 def test_the_digits_show_on_which_side_of_the_limit_the_need_is(ttft_ms: float, words: str) -> None:
     """1 a second, so long in prefill each."""
-    said = delivery_line(summarise(collect([answered(ttft_ms)] * 90), open_run(100, limits=((0.0, 1),))))
+    said = format_delivery_line(
+        summarise_run(collect_columns([answered(ttft_ms)] * 90), open_run(100, limits=((0.0, 1),)))
+    )
     assert said is not None
     assert words in said
 
 
 def test_no_sentence_without_need() -> None:
-    assert delivery_line(summarise(collect([answered(1)]), open_run(1))) is None
-    assert delivery_line(summarise(collect([answered(1)]), a_run())) is None
+    assert format_delivery_line(summarise_run(collect_columns([answered(1)]), open_run(1))) is None
+    assert format_delivery_line(summarise_run(collect_columns([answered(1)]), a_run())) is None
 
 
 @pytest.mark.parametrize(
@@ -448,21 +470,21 @@ def test_no_sentence_without_need() -> None:
 )
 def test_the_mode_in_words(settings: dict[str, object], words: str, rate: float | None) -> None:
     run = open_run(50, **({"request_rate": None} | settings))
-    assert arrivals(run.settings) == words
-    assert rate_per_s(run) == rate
-    conditions = summarise(collect([answered(1)]), run).conditions
+    assert describe_arrivals(run.settings) == words
+    assert find_requested_rate(run) == rate
+    conditions = summarise_run(collect_columns([answered(1)]), run).conditions
     assert (conditions.loop, conditions.arrivals) == ("open" if words else "closed", words)
 
 
 def test_a_rate_that_nobody_counted_is_unknown() -> None:
-    assert rate_per_s(a_run(fixed_schedule=True)) is None
-    assert arrivals(Settings(fixed_schedule=True)) == "fixed schedule"
+    assert find_requested_rate(a_run(fixed_schedule=True)) is None
+    assert describe_arrivals(Settings(fixed_schedule=True)) == "fixed schedule"
 
 
 @pytest.mark.parametrize(("limit", "words"), [(None, "free user"), (4, "gate (limit 4)")])
 def test_what_an_open_loop_says_of_itself(limit: int | None, words: str) -> None:
     run = open_run(1, prefill_concurrency=limit)
-    said = loop_remark(summarise(collect([answered(1)]), run).conditions)
+    said = make_loop_remark(summarise_run(collect_columns([answered(1)]), run).conditions)
     assert said.startswith("Open loop")
     assert "TTFT from Due" in said
     assert words in said
@@ -471,8 +493,8 @@ def test_what_an_open_loop_says_of_itself(limit: int | None, words: str) -> None
 
 def test_arrivals_of_the_warmup_are_none_of_it() -> None:
     warm = [answered(900, sent_at=1.0, phase="warmup")] * 5
-    summary = summarise(
-        collect([*warm, *[answered(100)] * 10]), open_run(10, warmup_request_count=5, warmup_request_rate=2.0)
+    summary = summarise_run(
+        collect_columns([*warm, *[answered(100)] * 10]), open_run(10, warmup_request_count=5, warmup_request_rate=2.0)
     )
     assert summary.delivery is not None
     assert (summary.delivery.sent, summary.delivery.completed, summary.delivery.ttft_s) == (10, 10, pytest.approx(0.1))

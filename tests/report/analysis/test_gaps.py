@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.analysis.gaps import BLOCK_GAPS, Gaps, three_digits
+from locust_llm.report.analysis.gaps import BLOCK_GAPS, GapCounts, round_array_to_three_digits
 
 PERCENTILES = [0, 1, 50, 90, 99, 99.9, 100]
 VALUES = st.lists(st.integers(0, 5_000_000), max_size=80)
 
 
-def counted(values: list[int], different: int = 100) -> Gaps:
-    gaps = Gaps(different)
+def counted(values: list[int], different: int = 100) -> GapCounts:
+    gaps = GapCounts(different)
     gaps.add(np.array(values, np.int64))
     return gaps
 
@@ -51,7 +51,7 @@ def test_merging_a_rounded_one_rounds_both() -> None:
 
 
 def test_blocks_are_counted_as_they_fill() -> None:
-    gaps = Gaps()
+    gaps = GapCounts()
     for _ in range(3):
         gaps.add(np.full(BLOCK_GAPS - 1, 20_000, np.int64))
     gaps.add(np.array([80_000], np.int64))
@@ -77,4 +77,4 @@ def test_nothing() -> None:
 
 def test_three_digits() -> None:
     values = np.array([0, 7, 999, 1000, 1004, 1005, 123_456, 999_499, 999_500], np.int64)
-    assert three_digits(values).tolist() == [0, 7, 999, 1000, 1000, 1010, 123_000, 999_000, 1_000_000]
+    assert round_array_to_three_digits(values).tolist() == [0, 7, 999, 1000, 1000, 1010, 123_000, 999_000, 1_000_000]

@@ -3,10 +3,10 @@
 import pytest
 from support.records import a_run, answered, failed, mixed
 
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.goodput import good_request
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Good
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.goodput import define_good_request
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.analysis.summary import GoodRequests
 
 
 def steps(count: int) -> list:
@@ -14,8 +14,8 @@ def steps(count: int) -> list:
     return [answered(i, i + 10, i + 30, sent_at=10.0 + at) for at, i in enumerate(mixed(count), 1)]
 
 
-def good(*records: object, **settings: object) -> Good | None:
-    return summarise(collect(records), a_run(**settings), 0, records).good  # type: ignore[arg-type]
+def good(*records: object, **settings: object) -> GoodRequests | None:
+    return summarise_run(collect_columns(records), a_run(**settings), 0, records).good  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def good(*records: object, **settings: object) -> Good | None:
     ],
 )  # fmt: skip
 def test_who_says_what_a_good_request_is(settings: dict[str, object], conditions: str, said_by: str) -> None:
-    found, where = good_request(a_run(**settings).settings.rules)
+    found, where = define_good_request(a_run(**settings).settings.rules)
     assert ", ".join(map(str, found)) == conditions
     assert where.startswith(said_by)
     assert bool(where) == bool(conditions)

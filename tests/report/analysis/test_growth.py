@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.analysis.breakdowns import MIN_REQUESTS, growth
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summary import Growth
-from locust_llm.slo.intervals import ranks
+from locust_llm.report.analysis.breakdowns import MIN_REQUESTS, fit_ttft_growth
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summary import TtftGrowth
+from locust_llm.slo.intervals import find_interval_ranks
 
 
-def of(records: list[Record]) -> Growth | None:
-    requests = collect(records).requests
-    return growth(Selection(requests, np.ones(len(requests), np.bool_)))
+def of(records: list[Record]) -> TtftGrowth | None:
+    requests = collect_columns(records).requests
+    return fit_ttft_growth(RequestSelection(requests, np.ones(len(requests), np.bool_)))
 
 
 def prompts(ttft_ms: dict[int, float], each: int = 25) -> list[Record]:
@@ -26,14 +26,14 @@ def prompts(ttft_ms: dict[int, float], each: int = 25) -> list[Record]:
 def test_by_pencil() -> None:
     """Four lengths, 25 requests each: the shortest quarter are those of 1,000, the longest those of 8,000 tokens."""
     found = of(prompts({1000: 30, 2000: 40, 3000: 50, 8000: 100}))
-    assert found == Growth(
+    assert found == TtftGrowth(
         short_tokens=1750, long_tokens=4250, short_ttft_ms=30, long_ttft_ms=100, ms_per_1k=10, low=10, high=10, count=100
     )  # fmt: skip
 
 
 def test_its_interval_by_pencil() -> None:
     """TTFT 1 to 25 ms and 101 to 125 ms: medians 13 and 113, whose intervals go from the 8th to the 18th of 25."""
-    assert ranks(25, 50) == (8, 18)
+    assert find_interval_ranks(25, 50) == (8, 18)
     records = [
         answered(base + i, input_tokens=tokens) for base, tokens in ((0, 1000), (100, 6000)) for i in range(1, 26)
     ]

@@ -11,35 +11,35 @@ from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.analysis.interference import (
     MIN_COMPARED,
-    Labelled,
-    ahead_of,
-    interference,
-    labelled,
-    slope,
-    usual_s,
+    LabelledGaps,
+    count_prefills_ahead,
+    estimate_usual_gaps_s,
+    fit_prefill_slope,
+    label_gaps,
+    measure_interference,
 )
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.results.interference import Interference
+from locust_llm.report.analysis.occupancy import compute_occupancy
+from locust_llm.report.results.interference import PrefillInterference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 
-def found(*records: Record) -> Interference:
-    columns = collect(records)
-    said = interference(columns, occupancy(columns.requests, ()), records)
+def found(*records: Record) -> PrefillInterference:
+    columns = collect_columns(records)
+    said = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
     assert said is not None
     return said
 
 
 def labels(*records: Record) -> list[int]:
-    return labelled(occupancy(collect(records).requests, ()), records)[0].prefills.tolist()
+    return label_gaps(compute_occupancy(collect_columns(records).requests, ()), records)[0].prefills.tolist()
 
 
 def steady(count: int, gap_ms: float, first_ms: float = 100.0) -> list[float]:
@@ -159,9 +159,9 @@ def test_stamps_of_several_workers_are_of_one_time() -> None:
 
 
 def test_nobody_decoded() -> None:
-    columns = collect([failed()])
-    assert interference(columns, occupancy(columns.requests, ()), [failed()]) is None
-    assert interference(collect([]), occupancy(collect([]).requests, ()), []) is None
+    columns = collect_columns([failed()])
+    assert measure_interference(columns, compute_occupancy(columns.requests, ()), [failed()]) is None
+    assert measure_interference(collect_columns([]), compute_occupancy(collect_columns([]).requests, ()), []) is None
 
 
 def test_what_was_ahead() -> None:
@@ -170,13 +170,15 @@ def test_what_was_ahead() -> None:
     third = failed(sent_at=10.4, asked_input_tokens=300)  # not counted by a server: as asked
     fourth = answered(1000, sent_at=10.6, input_tokens=100)
     after = answered(1000, sent_at=13.0)
-    count, tokens = ahead_of(collect([first, second, third, fourth, after]).requests)
+    count, tokens = count_prefills_ahead(collect_columns([first, second, third, fourth, after]).requests)
     assert count.tolist() == [0, 1, 2, 3, 0]
     assert tokens.tolist() == [0, 4000, 4500, 4800, 0]
 
 
 def test_unknown_tokens_ahead() -> None:
-    count, tokens = ahead_of(collect([answered(1000, input_tokens=None), answered(1000, sent_at=10.5)]).requests)
+    count, tokens = count_prefills_ahead(
+        collect_columns([answered(1000, input_tokens=None), answered(1000, sent_at=10.5)]).requests
+    )
     assert count.tolist() == [0, 1]
     assert tokens[0] == 0
     assert math.isnan(tokens[1])
@@ -187,10 +189,10 @@ def test_slope() -> None:
     random = np.random.default_rng(1)
     own, ahead = random.integers(100, 4000, (2, 400)).astype(float)
     ttft_s = 0.05 + own * 10e-6 + ahead * 7e-6
-    fit = slope(ttft_s, own, ahead, np.arange(400.0))
+    fit = fit_prefill_slope(ttft_s, own, ahead, np.arange(400.0))
     assert fit is not None
     assert (fit.ms_per_1k, fit.low, fit.high, fit.r2) == pytest.approx((7, 7, 7, 1))
-    alike = slope(ttft_s - own * 10e-6, np.full(400, 100.0), ahead, np.arange(400.0))
+    alike = fit_prefill_slope(ttft_s - own * 10e-6, np.full(400, 100.0), ahead, np.arange(400.0))
     assert alike is not None
     assert alike.ms_per_1k == pytest.approx(7)
 
@@ -199,11 +201,11 @@ def test_no_slope_of_few_of_noise_of_unknown_lengths_and_of_what_is_ahead_of_nob
     random = np.random.default_rng(1)
     own, ahead = random.integers(100, 4000, (2, 400)).astype(float)
     ttft_s, at = 0.05 + ahead * 7e-6, np.arange(400.0)
-    assert slope(ttft_s[:199], own[:199], ahead[:199], at[:199]) is None
-    assert slope(random.random(400), own, ahead, at) is None
-    assert slope(ttft_s, own, np.where(ahead > 1000, np.nan, ahead), at) is None
-    assert slope(0.05 + own * 1e-5, own, np.zeros(400), at) is None
-    assert slope(ttft_s, ahead, ahead, at) is None  # which of the two it is cannot be told
+    assert fit_prefill_slope(ttft_s[:199], own[:199], ahead[:199], at[:199]) is None
+    assert fit_prefill_slope(random.random(400), own, ahead, at) is None
+    assert fit_prefill_slope(ttft_s, own, np.where(ahead > 1000, np.nan, ahead), at) is None
+    assert fit_prefill_slope(0.05 + own * 1e-5, own, np.zeros(400), at) is None
+    assert fit_prefill_slope(ttft_s, ahead, ahead, at) is None  # which of the two it is cannot be told
 
 
 # -- a slow twin -------------------------------------------------------------------------------------------------------
@@ -252,10 +254,10 @@ def test_labels_as_a_slow_twin_has_them(records: list[Record]) -> None:
 
 @given(loads())
 def test_ahead_as_a_slow_twin_has_it(records: list[Record]) -> None:
-    requests = collect(records).requests
+    requests = collect_columns(records).requests
     sent, end = requests["sent_at"], requests[["first_chunk_at", "closed_at"]].min(axis=1)
     expected = [int(((sent < at) & (end > at)).sum()) for at in sent]
-    assert ahead_of(requests)[0].tolist() == expected
+    assert count_prefills_ahead(requests)[0].tolist() == expected
 
 
 @given(
@@ -283,21 +285,23 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
             expected.append(math.nan)
     streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
     beside = np.where(calm, 0, 1)
-    told = Labelled(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
-    assert usual_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
+    told = LabelledGaps(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
+    assert estimate_usual_gaps_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
 
 
 # -- policies in virtual time ------------------------------------------------------------------------------------------
 
 
-def of_policy(policy: str) -> Interference:
+def of_policy(policy: str) -> PrefillInterference:
     """Eight short requests that decode, and a prompt of 8,000 tokens now and then."""
     clock = VirtualClock()
-    config = Config(max_num_batched_tokens=8192 if policy == "prefill-first" else 512, max_num_seqs=64, kv_tokens=2**19)
+    config = SchedulerConfig(
+        max_num_batched_tokens=8192 if policy == "prefill-first" else 512, max_num_seqs=64, kv_tokens=2**19
+    )
     engine = BatchEngine(Scheduler(config, POLICIES[policy], record=True), LLAMA_8B_H100, clock)
     load = Virtual(clock, engine, keep_tokens=True)
-    short = ((0.01 * i, Request(100, 400)) for i in range(8))
-    long = ((1.0 + 0.7 * i, Request(8000, 2)) for i in range(3))
+    short = ((0.01 * i, VirtualRequest(100, 400)) for i in range(8))
+    long = ((1.0 + 0.7 * i, VirtualRequest(8000, 2)) for i in range(3))
     load.open_loop((*short, *long))
     rows = load.run()
     records = [

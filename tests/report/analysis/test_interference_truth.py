@@ -6,15 +6,15 @@ import pytest
 from recorded import recorded
 from support.engine_truth import TruthEngine
 
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.results.interference import Interference
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, measure_interference
+from locust_llm.report.analysis.occupancy import compute_occupancy
+from locust_llm.report.results.interference import PrefillInterference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 BUDGETS = {"chunked": 2048, "prefill-first": 131_072, "mixed": 131_072}
 Sizes = tuple[int, int]
@@ -22,17 +22,17 @@ Sizes = tuple[int, int]
 
 def measured(
     policy: str, users: int, tokens_in: Sizes, tokens_out: Sizes, count: int = 150
-) -> tuple[Interference, float]:
+) -> tuple[PrefillInterference, float]:
     """(what the report says, the true loss in seconds) of a closed loop."""
     random, clock, cost = Random(users), VirtualClock(), LLAMA_8B_H100
-    config = Config(max_num_batched_tokens=BUDGETS[policy], max_num_seqs=256, kv_tokens=cost.kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=BUDGETS[policy], max_num_seqs=256, kv_tokens=cost.kv_tokens)
     engine = TruthEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
     run = Virtual(clock, engine, keep_tokens=True)
-    requests = [Request(random.randint(*tokens_in), random.randint(*tokens_out)) for _ in range(count)]
+    requests = [VirtualRequest(random.randint(*tokens_in), random.randint(*tokens_out)) for _ in range(count)]
     run.closed_loop(users, iter(requests), stagger_s=0.05)
     records = recorded(run.run())
-    columns = collect(records)
-    found = interference(columns, occupancy(columns.requests, ()), records)
+    columns = collect_columns(records)
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
     assert found is not None
     assert found.decode_s == pytest.approx(engine.decode_true_s, rel=0.02)
     return found, engine.lost_true_s

@@ -11,23 +11,23 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 from support.stages import a_level, a_stage
 
-from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.certificate import ErrorBounds, MeasurementAccuracy
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.judge import duration_in_words, longer_s, overall
-from locust_llm.report.analysis.selection import scarce
-from locust_llm.report.analysis.slo_figures import Found
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.judge import combine_results, describe_duration, estimate_longer_s
+from locust_llm.report.analysis.selection import has_too_few_values
+from locust_llm.report.analysis.slo_figures import ObservedValue
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import SloResult, SweepSummary
 from locust_llm.slo.client_verdict import DEGRADED, INVALID
-from locust_llm.slo.grammar import parse
-from locust_llm.slo.intervals import ranks
+from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.intervals import find_interval_ranks
 
 
 def judged(rule: str, records: Sequence[Record], run: Run | None = None, **settings: object) -> SloResult:
     run = run or a_run(slo=(rule,), **settings)
-    return summarise(collect(records), run, 0, records).slos[0]
+    return summarise_run(collect_columns(records), run, 0, records).slos[0]
 
 
 def steps(count: int, **other: object) -> list[Record]:
@@ -365,7 +365,7 @@ def test_a_client_that_was_too_slow(share: float, level: str) -> None:
         "requests_per_s > 1000/s": "FAIL" if level == DEGRADED else "INCONCLUSIVE",
         "error_rate < 50%": "PASS",
     }
-    summary = summarise(collect(records), a_run(slo=tuple(rules)), 0, records)
+    summary = summarise_run(collect_columns(records), a_run(slo=tuple(rules)), 0, records)
     assert summary.client is not None
     assert summary.client.level == level
     assert {result.rule: result.status for result in summary.slos} == rules
@@ -376,7 +376,7 @@ def test_a_client_that_was_too_slow(share: float, level: str) -> None:
 
 
 def test_what_was_delivered_of_a_schedule() -> None:
-    offer = Offer(due=200, never_started=0, duration_s=100.0, most_users=2)
+    offer = OpenLoopSchedule(due=200, never_started=0, duration_s=100.0, most_users=2)
     run = replace(a_run(slo=("delivered >= 98%",), request_rate=2.0), offer=offer)
     short = judged("", steps(100), run)
     assert (short.status, short.observed, short.count) == ("FAIL", 50, 200)
@@ -385,7 +385,7 @@ def test_what_was_delivered_of_a_schedule() -> None:
     # sent from second 11 to 210, and 89 by second 100; that of second 100 had no time
     answers = judged("", steps(200), replace(run, settings=rule))
     assert (answers.status, answers.observed, answers.count) == ("FAIL", pytest.approx(8900 / 199), 200)
-    busy = replace(run, health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),))
+    busy = replace(run, health=(ProcessHealth(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),))
     held = judged("", steps(100), busy)
     assert (held.status, held.reason) == ("INCONCLUSIVE", "the load generator held the load back, not the server")
 
@@ -403,54 +403,60 @@ def test_lost_records_could_be_the_slow_ones() -> None:
     ("rule", "found", "longer"),
     [
         # 100 s; the end is twice as far from the figure as the limit: four times the time
-        ("ttft p50 < 15s", Found(10.0, (5.0, 20.0), size=100.0), 300.0),
-        ("ttft p50 < 20s", Found(10.0, (5.0, 20.0), size=100.0), None),  # 20 is not below: 1 x the time, for a hair
-        ("ttft p50 < 9s", Found(10.0, (7.0, 20.0), size=100.0), 800.0),  # it fails when the lower end is above
-        ("ttft p50 > 9s", Found(10.0, (7.0, 20.0), size=100.0), 800.0),
-        ("ttft p50 < 15s", Found(10.0, (5.0, 12.0), size=100.0), None),  # decided as it is
-        ("ttft p50 < 10s", Found(10.0, (5.0, 20.0), size=100.0), None),  # at the limit: never
-        ("ttft p50 < 10.5s", Found(10.0, (5.0, 20.0), size=100.0), None),  # 400 times
-        ("ttft p50 < 15s", Found(10.0, (5.0, float("inf")), size=100.0), None),
+        ("ttft p50 < 15s", ObservedValue(10.0, (5.0, 20.0), size=100.0), 300.0),
+        (
+            "ttft p50 < 20s",
+            ObservedValue(10.0, (5.0, 20.0), size=100.0),
+            None,
+        ),  # 20 is not below: 1 x the time, for a hair
+        ("ttft p50 < 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),  # it fails when the lower end is above
+        ("ttft p50 > 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),
+        ("ttft p50 < 15s", ObservedValue(10.0, (5.0, 12.0), size=100.0), None),  # decided as it is
+        ("ttft p50 < 10s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),  # at the limit: never
+        ("ttft p50 < 10.5s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),  # 400 times
+        ("ttft p50 < 15s", ObservedValue(10.0, (5.0, float("inf")), size=100.0), None),
         # p95 takes 72, with room three times as many, 216: of 108 twice the time
-        ("ttft p95 < 15s", Found(10.0, (5.0, None), size=108.0), 100.0),
-        ("ttft p95 < 15s", Found(10.0, (0.0, None), size=216.0), None),
+        ("ttft p95 < 15s", ObservedValue(10.0, (5.0, None), size=108.0), 100.0),
+        ("ttft p95 < 15s", ObservedValue(10.0, (0.0, None), size=216.0), None),
         (
             "ttft p95 < 15s",
-            Found(10.0, (0.0, None), size=50.0, beyond=21.0),
+            ObservedValue(10.0, (0.0, None), size=50.0, beyond=21.0),
             96.0,
         ),  # 1.4 times too far: 1.96 times the time
-        ("ttft p95 < 15s", Found(10.0, (None, None)), None),  # nobody knows what they are worth
-        ("error_rate < 2%", Found(0.01, (0.0, 0.03), size=100.0), 300.0),
+        ("ttft p95 < 15s", ObservedValue(10.0, (None, None)), None),  # nobody knows what they are worth
+        ("error_rate < 2%", ObservedValue(0.01, (0.0, 0.03), size=100.0), 300.0),
         # none failed: 0.02 ** (1 / n) is above 0.99 from 390 requests on, 3.9 times 100
-        ("error_rate < 1%", Found(0.0, (0.0, 1 - 0.02**0.01), size=100.0), 290.0),
-        ("attainment > 99% given ttft < 1s", Found(1.0, (0.02**0.01, 1.0), size=100.0), 290.0),
-        ("error_rate < 5%", Found(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # decided as it is
-        ("error_rate < 0.01%", Found(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # 391 times
-        ("ttft max < 15s", Found(20.0, None), None),
-        ("ttft p50 < 15s", Found(None), None),
+        ("error_rate < 1%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), 290.0),
+        ("attainment > 99% given ttft < 1s", ObservedValue(1.0, (0.02**0.01, 1.0), size=100.0), 290.0),
+        ("error_rate < 5%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # decided as it is
+        ("error_rate < 0.01%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # 391 times
+        ("ttft max < 15s", ObservedValue(20.0, None), None),
+        ("ttft p50 < 15s", ObservedValue(None), None),
     ],
 )
-def test_how_much_longer_a_run_would_decide(rule: str, found: Found, longer: float | None) -> None:
-    assert longer_s(parse(rule), found, 100.0) == (None if longer is None else pytest.approx(longer))
-    assert longer_s(parse(rule), found, 0.0) is None
+def test_how_much_longer_a_run_would_decide(rule: str, found: ObservedValue, longer: float | None) -> None:
+    assert estimate_longer_s(parse_rule(rule), found, 100.0) == (None if longer is None else pytest.approx(longer))
+    assert estimate_longer_s(parse_rule(rule), found, 0.0) is None
 
 
-def median_of(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Found:
+def median_of(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ObservedValue:
     """As of independent requests."""
     values = np.sort(values)
-    low, high = ranks(len(values), 50.0)
-    return Found(float(np.median(values)), (float(values[low - 1]), float(values[high - 1])), size=float(len(values)))
+    low, high = find_interval_ranks(len(values), 50.0)
+    return ObservedValue(
+        float(np.median(values)), (float(values[low - 1]), float(values[high - 1])), size=float(len(values))
+    )
 
 
 def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
     """200 values of a known median, 3 % and 8 % below the limit: the estimate, then the run that it advises."""
     random, decided = np.random.default_rng(1), list[bool]()
     for limit_s in (1.03, 1.08):
-        rule = parse(f"ttft p50 < {limit_s}s")
+        rule = parse_rule(f"ttft p50 < {limit_s}s")
         for _ in range(150):
             values = np.exp(0.5 * random.standard_normal(200 * 100))
             found = median_of(values[:200])
-            more_s = longer_s(rule, found, 200.0) if found.decides(rule) is None else None
+            more_s = estimate_longer_s(rule, found, 200.0) if found.decides(rule) is None else None
             if more_s is not None:
                 decided.append(median_of(values[: 200 + math.ceil(more_s)]).decides(rule) is not None)
     assert len(decided) > 150
@@ -465,7 +471,7 @@ def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
     ],
 )  # fmt: skip
 def test_a_duration_in_words(seconds: float, words: str) -> None:
-    assert duration_in_words(seconds) == words
+    assert describe_duration(seconds) == words
 
 
 def results(*statuses: str) -> list[SloResult]:
@@ -486,12 +492,12 @@ def results(*statuses: str) -> list[SloResult]:
     ],
 )
 def test_all_rules_together(statuses: tuple[str, ...], whole: str | None) -> None:
-    assert overall(results(*statuses)) == whole
+    assert combine_results(results(*statuses)) == whole
 
 
 def test_presets_and_conditions_of_a_run() -> None:
     run = a_run(slo=("goodput > 0.1",), slo_preset="chat", goodput="time_to_first_token:10")
-    summary = summarise(collect(steps(20)), run)
+    summary = summarise_run(collect_columns(steps(20)), run)
     assert [r.rule for r in summary.slos] == [
         "goodput > 0.1/s given ttft <= 10ms",
         "ttft p95 <= 3s",
@@ -500,21 +506,23 @@ def test_presets_and_conditions_of_a_run() -> None:
         "warn: itl p95 <= 100ms",
     ]
     assert [r.decides for r in summary.slos] == [True, True, True, True, False]
-    unknown = summarise(collect(steps(60)), a_run(slo=("ttft p50 < 1s",), slo_preset="of another version"))
+    unknown = summarise_run(collect_columns(steps(60)), a_run(slo=("ttft p50 < 1s",), slo_preset="of another version"))
     assert [r.status for r in unknown.slos] == ["PASS", "INCONCLUSIVE"]
 
 
 def test_goodput_as_aiperf_counts_it() -> None:
     """Ten of twenty within 10 ms, five failures: 10 in the 19.05 s (the failures end within them), 10 of 25."""
     records = [*(answered(i, i + 10, i + 30, sent_at=10.0 + i) for i in range(1, 21)), *[failed(sent_at=12.0)] * 5]
-    summary = summarise(collect(records), a_run(goodput="time_to_first_token:10 inter_token_latency:20"))
+    summary = summarise_run(collect_columns(records), a_run(goodput="time_to_first_token:10 inter_token_latency:20"))
     rows = {row.tag: row for row in summary.rows}
     assert rows["goodput"].avg == pytest.approx(10 / 19.05)
     assert rows["good_request_count"].avg == 10
     assert rows["good_request_fraction"].avg == 0.4
     assert summary.slos == ()
     for nothing in (None, "", "of:another version"):
-        assert "goodput" not in {row.tag for row in summarise(collect(records), a_run(goodput=nothing)).rows}
+        assert "goodput" not in {
+            row.tag for row in summarise_run(collect_columns(records), a_run(goodput=nothing)).rows
+        }
 
 
 @pytest.mark.slow
@@ -531,7 +539,7 @@ def test_a_decision_needs_the_figure_and_its_interval_on_one_side(
     else:
         assert sides == {found.status == "PASS"}
     if found.status == "PASS":
-        assert not scarce(len(records), percentile)
+        assert not has_too_few_values(len(records), percentile)
         assert failures <= len(records) * (1 - percentile / 100)
 
 
@@ -554,7 +562,7 @@ def test_a_stage_is_judged_by_the_rules_that_are_about_it() -> None:
     )
     run = a_stage(a_run(sweep="concurrency=1,4,8", slo=rules), 2, 4.0, "concurrency")
     records = steps(400)
-    found = summarise(collect(records), run, 0, records).slos
+    found = summarise_run(collect_columns(records), run, 0, records).slos
     assert [(r.rule, r.status) for r in found] == [
         ("ttft p50 < 222ms", "PASS"),
         ("ttft{stage=4} p50 < 220ms", "INCONCLUSIVE"),
@@ -573,7 +581,7 @@ def swept(
     for i, statuses in enumerate(stages):
         results = [
             SloResult(
-                rule=str(parse(rule)),
+                rule=str(parse_rule(rule)),
                 status=status.strip("?"),
                 observed=10.0 * 2**i,
                 unit="ms",
@@ -586,7 +594,7 @@ def swept(
         burnt = {"client": "INVALID"} if any("?" in status for status in statuses) else {}
         levels.append(a_level(2.0**i, slos=tuple(results), **burnt))
     found = SweepSummary(axis=sweep.partition("=")[0], unit="users", levels=tuple(levels), ended=run.sweep_end)
-    return list(summarise(collect([]), replace(run, **other), sweep=found).slos)
+    return list(summarise_run(collect_columns([]), replace(run, **other), sweep=found).slos)
 
 
 @pytest.mark.parametrize(
@@ -652,14 +660,14 @@ def test_rules_that_hold_at_no_stage_together_do_not_hold() -> None:
 def test_a_rule_that_cannot_be_read_is_inconclusive_in_a_sweep_too() -> None:
     run = a_run(sweep="concurrency=1", slo=("of another version",), slo_preset="lost")
     found = SweepSummary(axis="concurrency", unit="users", levels=(), ended="")
-    assert [r.status for r in summarise(collect([]), run, sweep=found).slos] == ["INCONCLUSIVE"] * 2
+    assert [r.status for r in summarise_run(collect_columns([]), run, sweep=found).slos] == ["INCONCLUSIVE"] * 2
 
 
 def test_repeats_are_judged_together() -> None:
     run = a_run(repeats=2, slo=("ttft p50 < 222ms",))
     both = SweepSummary(axis="repeat", unit="", levels=(a_level(1, slo="FAIL"), a_level(2, slo="FAIL")), ended="")
     records = steps(400)
-    assert [r.status for r in summarise(collect(records), run, 0, records, both).slos] == ["PASS"]
+    assert [r.status for r in summarise_run(collect_columns(records), run, 0, records, both).slos] == ["PASS"]
 
 
 # -- what the client verdict voids, and point estimates -----------------------------------------------------------------
@@ -679,7 +687,7 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms:
         "requests_per_s > 1000",
         "ttft_from_due p50 < 1s",
     )
-    summary = summarise(collect(records), a_run(slo=rules))
+    summary = summarise_run(collect_columns(records), a_run(slo=rules))
     assert summary.client is not None
     assert summary.client.level == level
     # 200 to 206 ms came at 160 or 190 ms at the soonest, and a stamp may be off by 20 ms
@@ -691,10 +699,10 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms:
 
 def certified(ms: float, **settings: object) -> Run:
     """A run whose sentinels were off by as much."""
-    off = Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
-    one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
+    off = ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
     return replace(
-        a_run(**settings), health=(Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one),)
+        a_run(**settings), health=(ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one),)
     )
 
 
@@ -774,11 +782,11 @@ def test_of_a_point_estimate_only_an_invalid_client_counts() -> None:
 # -- what the load generator cannot have turned ------------------------------------------------------------------------
 
 
-def unwell(ms: float, **health: float) -> Health:
+def unwell(ms: float, **health: float) -> ProcessHealth:
     """Its sentinels were off by as much: 32 ms are INVALID."""
-    off = Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
-    one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
-    return Health(worker="local", cpu_share=0.1, certificate=one, **{"loop_lag_p99_ms": 1.0, **health})
+    off = ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    return ProcessHealth(worker="local", cpu_share=0.1, certificate=one, **{"loop_lag_p99_ms": 1.0, **health})
 
 
 BUSY = {"cpu_wait_share": 0.5, "loop_lag_p99_ms": 40.0}
@@ -814,7 +822,7 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
     """TTFT of 41 to 440 ms."""
     records = [answered(i + 40, i + 50, i + 70, sent_at=10.0 + at) for at, i in enumerate(mixed(400), 1)]
     run = replace(a_run(slo=(rule,), slo_mode=mode), health=(unwell(ms, **health),))
-    summary = summarise(collect(records), run, 0, records)
+    summary = summarise_run(collect_columns(records), run, 0, records)
     assert summary.client is not None
     assert summary.client.level == (INVALID if ms > 20 else DEGRADED)
     if mode == "point" and summary.client.level == DEGRADED and status == "INCONCLUSIVE":
@@ -840,7 +848,7 @@ def test_late_sends_void_no_rule_of_a_rate_that_they_cannot_have_turned(rule: st
         answered(400, 800, sent_at=10.2 + i // 2, asked_at=10.0 + i // 2, admitted_at=10.0 + i // 2) for i in range(400)
     ]
     run = a_run(slo=(rule,))
-    summary = summarise(collect(records), run, 0, records)
+    summary = summarise_run(collect_columns(records), run, 0, records)
     assert summary.client is not None
     assert summary.client.level == INVALID
     assert summary.slos[0].status == status, summary.slos[0].reason
@@ -850,7 +858,7 @@ def test_sixty_three_requests_far_within_their_limit_pass_on_a_machine_that_is_n
     """The largest took 0.49 s, the limit is 5 s."""
     records = [answered(420 + rank % 71, 500, sent_at=10.0 + at) for at, rank in enumerate(mixed(63))]
     run = replace(a_run(slo=("ttft p90 < 5s",)), health=(unwell(32.0),))
-    assert [(one.status, one.reason) for one in summarise(collect(records), run).slos] == [("PASS", "")]
+    assert [(one.status, one.reason) for one in summarise_run(collect_columns(records), run).slos] == [("PASS", "")]
 
 
 def test_a_point_estimate_may_rise_over_the_run() -> None:

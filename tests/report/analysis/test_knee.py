@@ -9,17 +9,17 @@ from msgspec.structs import replace
 from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.report.analysis.knee import knees, within
-from locust_llm.report.analysis.summary import Knee, Level
+from locust_llm.report.analysis.knee import find_knees, find_passing_stages
+from locust_llm.report.analysis.summary import Knee, LoadLevel
 
 BURNT = {"client": "INVALID", "client_reasons": ("read lag",)}
 
 
-def knee(rule: str, axis: str, *levels: Level) -> Knee:
-    return next(found for found in knees(axis, levels) if found.rule == rule)
+def knee(rule: str, axis: str, *levels: LoadLevel) -> Knee:
+    return next(found for found in find_knees(axis, levels) if found.rule == rule)
 
 
-def levels(*statuses: str, **other: object) -> list[Level]:
+def levels(*statuses: str, **other: object) -> list[LoadLevel]:
     """Stages 1, 2, 4, ... with these results of their rules; ``?`` for one whose client was burnt."""
     return [
         a_level(2.0**i, slo=status.strip("?"), **(BURNT if "?" in status else {}), **other)
@@ -30,8 +30,8 @@ def levels(*statuses: str, **other: object) -> list[Level]:
 @pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
 def test_each_axis_has_its_rules(axis: str) -> None:
     own = {CONCURRENCY: ["asymptotic", "USL"], RATE: ["saturation"], PREFILL: ["best limit"], INPUT: []}[axis]
-    assert [found.rule for found in knees(axis, levels("PASS"))] == ["SLO", *own]
-    assert knees(REPEAT, levels("PASS")) == ()
+    assert [found.rule for found in find_knees(axis, levels("PASS"))] == ["SLO", *own]
+    assert find_knees(REPEAT, levels("PASS")) == ()
 
 
 # -- SLO ---------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_stage_in_which_nothing_succeeded_breaks_the_slo() -> None:
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE", "PASS?"]), min_size=1, max_size=8))
 def test_from_the_first_stage_that_holds_none_breaks_up_to_the_highest(statuses: list[str]) -> None:
     stages = levels(*statuses)
-    found = within(stages, lambda level: level.slo_status)
+    found = find_passing_stages(stages, lambda level: level.slo_status)
     holds = [{"PASS": True, "FAIL": False}.get(status) for status in statuses]
     if found.highest is None:
         assert True not in holds
@@ -109,7 +109,7 @@ def test_from_the_first_stage_that_holds_none_breaks_up_to_the_highest(statuses:
 # -- operational laws and USL ------------------------------------------------------------------------------------------
 
 
-def saturating(*users: int, most: float = 10.0, alone_s: float = 0.8) -> list[Level]:
+def saturating(*users: int, most: float = 10.0, alone_s: float = 0.8) -> list[LoadLevel]:
     """A server that answers one user each 0.8 s and 10 requests/s at most: X = min(N / 0.8, 10), R = N / X."""
     rates = [min(n / alone_s, most) for n in users]
     return [a_level(n, x, 1000 * n / x) for n, x in zip(users, rates, strict=True)]
@@ -156,7 +156,7 @@ def test_no_throughput_no_knee() -> None:
     assert (found.value, found.text) == (None, "There is no request latency.")
 
 
-def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[Level]:
+def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[LoadLevel]:
     return [a_level(n, lam * n / (1 + sigma * (n - 1) + kappa * n * (n - 1))) for n in users]
 
 
@@ -251,8 +251,8 @@ def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
     whole = saturating(1, 2, 4, 8, 16)
     burnt = a_level(32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, delivered=1.0, kept_up=True, **BURNT)
     for axis in (CONCURRENCY, RATE, PREFILL, INPUT):
-        sound = knees(axis, whole)[1:]
-        slo, *with_it = knees(axis, [*whole, burnt])
+        sound = find_knees(axis, whole)[1:]
+        slo, *with_it = find_knees(axis, [*whole, burnt])
         assert (
             slo.value == 32
         )  # the rule is decided there: it is void only where the error of the client reaches its limit
@@ -262,21 +262,21 @@ def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
 
 @pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
 def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
-    slo, *found = knees(axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
+    slo, *found = find_knees(axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
     assert (slo.value, slo.high) == (1, 2)
-    found += knees(axis, levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
+    found += find_knees(axis, levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
     assert all(k.value is None and k.low is None and k.high is None for k in found)
     assert {k.text for k in found} == {
         f"INCONCLUSIVE: no stage is valid; at {axis} 1 the client verdict is INVALID (read lag)."
     }
-    assert all(k.value is None for k in knees(axis, []))
-    assert "no request succeeded" in knees(axis, [a_level(1, None, succeeded=0)])[0].text
+    assert all(k.value is None for k in find_knees(axis, []))
+    assert "no request succeeded" in find_knees(axis, [a_level(1, None, succeeded=0)])[0].text
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(1, 1e6)), min_size=1, max_size=9,
                 unique_by=lambda stage: stage[0]))  # fmt: skip
 def test_whatever_was_measured_there_is_an_answer(measured: list[tuple[int, float, float]]) -> None:
     stages = [a_level(n, x, ms) for n, x, ms in sorted(measured)]
-    for found in knees(CONCURRENCY, stages):
+    for found in find_knees(CONCURRENCY, stages):
         assert found.value is None or (math.isfinite(found.value) and found.value > 0)
         assert found.text

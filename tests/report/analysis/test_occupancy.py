@@ -10,12 +10,18 @@ from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import LimitChange
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.occupancy import Occupancy, gate_use, occupancy, thinned, unused_permit_s
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.occupancy import (
+    Occupancy,
+    compute_occupancy,
+    measure_gate_use,
+    thin_occupancy,
+    unused_permit_s,
+)
 
 
 def swept(*records: Record, limits: tuple[tuple[float, int | None], ...] = ((0.0, 1),)) -> Occupancy:
-    return occupancy(collect(records).requests, [LimitChange(UNIX + at, limit) for at, limit in limits])
+    return compute_occupancy(collect_columns(records).requests, [LimitChange(UNIX + at, limit) for at, limit in limits])
 
 
 def steps(levels: Occupancy) -> list[tuple[float, float, int, int, int]]:
@@ -40,7 +46,7 @@ def test_two_requests_and_one_slot() -> None:
         (13.0, 2, 0, 0, 2),
         (14.0, 2, 0, 0, 0),
     ]
-    use = gate_use(levels, UNIX + 10, UNIX + 14)
+    use = measure_gate_use(levels, UNIX + 10, UNIX + 14)
     assert use is not None
     assert (use.mean_used, use.max_used, use.waited_s, use.utilisation) == (0.75, 1, 1.0, 1.0)
 
@@ -49,7 +55,7 @@ def test_an_idle_slot_that_somebody_wanted() -> None:
     """The slot is free from second 11 on; the next waits from 10.5 and leaves at 11.5: half of that second is lost."""
     one = answered(1000, admitted_at=10.0)
     two = answered(500, asked_at=10.5, admitted_at=11.5, sent_at=11.5)
-    use = gate_use(swept(one, two), UNIX + 10, UNIX + 12)
+    use = measure_gate_use(swept(one, two), UNIX + 10, UNIX + 12)
     assert use is not None
     assert (use.waited_s, use.utilisation) == (1.0, 0.5)
     assert use.mean_used == 0.75
@@ -67,7 +73,7 @@ def test_a_slot_ends_with_the_first_chunk_the_error_or_the_return() -> None:
 
 @pytest.mark.parametrize(("overlap_us", "most"), [(2, 1), (20, 2)])
 def test_an_overlap_of_microseconds_is_none(overlap_us: float, most: int) -> None:
-    use = gate_use(swept(answered(1000), answered(1000, sent_at=11.0 - overlap_us / 1e6)), UNIX + 10, UNIX + 12)
+    use = measure_gate_use(swept(answered(1000), answered(1000, sent_at=11.0 - overlap_us / 1e6)), UNIX + 10, UNIX + 12)
     assert use is not None
     assert use.max_used == most
 
@@ -86,16 +92,16 @@ def test_no_limit_is_no_number() -> None:
 def test_nothing() -> None:
     levels = swept(limits=())
     assert steps(levels) == []
-    assert gate_use(levels, 0.0, 1.0) is None
-    assert gate_use(levels, math.nan, math.nan) is None
-    assert thinned(levels, 10).empty
+    assert measure_gate_use(levels, 0.0, 1.0) is None
+    assert measure_gate_use(levels, math.nan, math.nan) is None
+    assert thin_occupancy(levels, 10).empty
 
 
 def test_thinned_keeps_the_time_weighted_mean() -> None:
     """1 in prefill for a quarter of the first half: 0.25, and 1 in all of the second half."""
     one = answered(250, sent_at=10.0)
     two = answered(1000, sent_at=11.0)
-    thin = thinned(swept(one, two, limits=((10.0, 3), (11.0, 4))), 2)
+    thin = thin_occupancy(swept(one, two, limits=((10.0, 3), (11.0, 4))), 2)
     assert thin["used"].tolist() == pytest.approx([0.25, 1.0])
     assert (thin["at"] - UNIX).tolist() == [10.5, 11.5]
     assert thin["limit"].tolist() == [3, 4]
@@ -125,14 +131,14 @@ def a_request(draw: st.DrawFn) -> Record:
 @given(st.lists(a_request(), max_size=8), st.lists(st.tuples(MOMENT, st.integers(1, 3)), max_size=3))
 def test_against_a_slow_twin(records: list[Record], limits: list[tuple[float, int]]) -> None:
     changes = [LimitChange(at, limit) for at, limit in sorted(limits)]
-    levels = occupancy(collect(records).requests, changes)
+    levels = compute_occupancy(collect_columns(records).requests, changes)
     for i in range(len(levels.at) - 1):
         middle = (levels.at[i] + levels.at[i + 1]) / 2
         expected = at_moment(records, middle, bool(changes))
         assert (levels.used[i], levels.waiting[i], levels.decoding[i]) == expected
         before = [change.limit for change in changes if change.at <= middle]
         assert levels.limit[i] == before[-1] if before else math.isnan(levels.limit[i])
-    use = gate_use(levels, 2.0, 8.0)
+    use = measure_gate_use(levels, 2.0, 8.0)
     if use:
         moments = [(i + 0.5) / 4 for i in range(8, 32)]  # all stamps are quarters of a second
         assert use.mean_used == pytest.approx(np.mean([at_moment(records, m, bool(changes))[0] for m in moments]))
@@ -159,7 +165,7 @@ def test_the_wait_for_a_permit_that_was_free() -> None:
         *[answered(100, sent_at=11.5, asked_at=10.5, admitted_at=11.5)] * 2,
         answered(100, sent_at=13.0, asked_at=12.0, admitted_at=13.0),
     ]
-    requests = collect(records).requests
+    requests = collect_columns(records).requests
     found = unused_permit_s(requests, [LimitChange(UNIX, 2)])
     assert found.tolist() == pytest.approx([0.0, 0.5, 0.5, 1.0], abs=1e-6)
     assert unused_permit_s(requests, [LimitChange(UNIX, 1)]).tolist() == pytest.approx([0, 0, 0, 1.0], abs=1e-6)

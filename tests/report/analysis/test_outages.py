@@ -5,11 +5,11 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.delivery import outage_line
-from locust_llm.report.document.headline import headline
-from locust_llm.report.results.outage import Outage, in_words
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.document.delivery import format_outage_line
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.results.outage import Outage, describe_outages
 
 
 def each_second(begin: int, end: int) -> list[Record]:
@@ -26,7 +26,7 @@ def refused(begin: int, end: int, outcome: str = "refused") -> list[Record]:
 
 
 def found(records: list[Record], run: Run | None = None) -> tuple[Outage, ...]:
-    return summarise(collect(records), run or a_run()).outages
+    return summarise_run(collect_columns(records), run or a_run()).outages
 
 
 def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
@@ -34,12 +34,12 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
     records = [*each_second(10, 20), *refused(20, 30)]
     (one,) = found(records)
     assert (round(one.began_s, 3), one.ended_s, round(one.seconds, 3), one.unanswered) == (19.1, None, 9.91, 10)
-    summary = summarise(collect(records), a_run())
-    assert outage_line(summary) == (
+    summary = summarise_run(collect_columns(records), a_run())
+    assert format_outage_line(summary) == (
         "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all. Rates are over 19 s; without these "
         "9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
     )
-    assert headline(summary, a_run()).endswith(
+    assert make_headline(summary, a_run()).endswith(
         "; nothing answered from 19.1 s on, and rates count that time; 10 of 20 requests failed"
     )
 
@@ -78,6 +78,6 @@ def test_several_are_named_by_their_length() -> None:
         Outage(began_s=float(at), ended_s=at + 2.0 + at / 10, seconds=2.0 + at / 10, unanswered=3)
         for at in (10, 20, 30, 40)
     ]
-    assert in_words(some) == (
+    assert describe_outages(some) == (
         "nothing answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more time"
     )

@@ -7,9 +7,9 @@ import pytest
 from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.report.analysis.knee import knees
+from locust_llm.report.analysis.knee import find_knees
 from locust_llm.report.analysis.summary import Knee
-from locust_llm.report.analysis.usl import fit, kappa_interval
+from locust_llm.report.analysis.usl import fit_scalability_law, kappa_interval
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64)
 LADDERS = {"1..16": DOUBLING[:5], "1..64": DOUBLING, "1..256": (*DOUBLING, 128, 256), "8..64+8": tuple(range(8, 65, 8))}
@@ -39,7 +39,7 @@ def measured(true: np.ndarray, noise: float, random: np.random.Generator) -> tup
 def peak(n: np.ndarray, x: np.ndarray, errors: np.ndarray | None) -> Knee:
     each = [None] * len(x) if errors is None else errors.tolist()
     levels = [a_level(v, y, requests_per_s_error=e) for v, y, e in zip(n.tolist(), x.tolist(), each, strict=True)]
-    return next(found for found in knees(CONCURRENCY, levels) if found.rule == "USL")
+    return next(found for found in find_knees(CONCURRENCY, levels) if found.rule == "USL")
 
 
 CELLS = [
@@ -57,7 +57,7 @@ def test_the_interval_has_kappa(sigma: float, kappa: float, ladder: str, noise: 
     inside = 0
     for _ in range(100):
         x, errors = measured(usl(n, sigma, kappa), noise, random)
-        low, high = kappa_interval(fit(n, x), n, x, errors)
+        low, high = kappa_interval(fit_scalability_law(n, x), n, x, errors)
         inside += low <= kappa <= high
     assert inside >= 88  # 89 in one cell, of a ladder that begins at the peak and 8 % of noise; else 91 and more
 

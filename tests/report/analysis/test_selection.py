@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import answered, failed
 
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection, adjusted, distribution, mean, ratio, scarce
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import (
+    RequestSelection,
+    adjust_for_failures,
+    has_too_few_values,
+    make_distribution_row,
+    mean_of_known,
+    ratio_of_sums,
+)
 from locust_llm.slo.metrics import LATENCIES
 
 LATENCY = LATENCIES[0]
@@ -22,12 +29,12 @@ LATENCY = LATENCIES[0]
      (999, 99.9, True), (1000, 99.9, False)],
 )  # fmt: skip
 def test_too_few_values(count: int, percentile: float, few: bool) -> None:
-    assert scarce(count, percentile) == few
+    assert has_too_few_values(count, percentile) == few
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=60), st.lists(st.floats(0.1, 99.9), min_size=1, max_size=4))
 def test_percentiles_against_a_slow_twin(values: list[float], percentiles: list[float]) -> None:
-    said = distribution(LATENCY, np.array([*values, math.nan]), percentiles).percentiles
+    said = make_distribution_row(LATENCY, np.array([*values, math.nan]), percentiles).percentiles
     assert said == pytest.approx({p: 1e3 * interpolated(values, p) for p in percentiles})
 
 
@@ -36,7 +43,7 @@ def test_percentiles_against_a_slow_twin(values: list[float], percentiles: list[
 )
 def test_adjusted_against_a_slow_twin(values: list[float], failures: int, permille: list[int]) -> None:
     percentiles = [p / 10 for p in permille]
-    said = adjusted(LATENCY, np.array(values), np.array([]), failures, percentiles).percentiles
+    said = adjust_for_failures(LATENCY, np.array(values), np.array([]), failures, percentiles).percentiles
     everything = sorted(1e3 * value for value in values) + [math.inf] * failures
     for p, thousandths in zip(percentiles, permille, strict=True):
         smallest = next(i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything))
@@ -53,12 +60,12 @@ def interpolated(values: Sequence[float], percentile: float) -> float:
 
 def test_nearest_rank_is_not_misled_by_floats() -> None:
     """99.9 % of 1000 is the 999th value, although 99.9 / 100 * 1000 is 999.0000000000001."""
-    assert adjusted(LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)).percentiles[99.9] == 999
+    assert adjust_for_failures(LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)).percentiles[99.9] == 999
 
 
 def test_a_part_of_a_part() -> None:
-    requests = collect([answered(100), failed(), answered(300), answered(500)]).requests
-    whole = Selection(requests, np.array([True, True, True, False]))
+    requests = collect_columns([answered(100), failed(), answered(300), answered(500)]).requests
+    whole = RequestSelection(requests, np.array([True, True, True, False]))
     ok = whole.outcome("ok")
     assert ok["ttft_s"].tolist() == [0.1, 0.3]
     later = ok.where(np.array([False, True]))  # as long as the part, not as the frame
@@ -67,7 +74,7 @@ def test_a_part_of_a_part() -> None:
 
 
 def test_means_and_ratios_are_of_what_is_known() -> None:
-    assert mean(np.array([1.0, math.nan, 4.0])) == 2.5
-    assert mean(np.array([math.nan])) is None
-    assert ratio(np.array([1.0, 5.0, math.nan]), np.array([4.0, math.nan, 9.0])) == 0.25
-    assert ratio(np.array([0.0]), np.array([0.0])) is None
+    assert mean_of_known(np.array([1.0, math.nan, 4.0])) == 2.5
+    assert mean_of_known(np.array([math.nan])) is None
+    assert ratio_of_sums(np.array([1.0, 5.0, math.nan]), np.array([4.0, math.nan, 9.0])) == 0.25
+    assert ratio_of_sums(np.array([0.0]), np.array([0.0])) is None

@@ -8,16 +8,16 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import AT_ONCE, ONE_CHUNK, Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Row, Summary
 from locust_llm.report.document import remarks
-from locust_llm.report.tiles import tiles
+from locust_llm.report.tiles import make_tiles
 from locust_llm.slo.metrics import EXPORTED
 
 
 def summary_of(*records: Record, run: Run | None = None, **settings: object) -> Summary:
-    return summarise(collect(records), run or a_run(**settings))
+    return summarise_run(collect_columns(records), run or a_run(**settings))
 
 
 def row(summary: Summary, tag: str) -> Row:
@@ -152,7 +152,7 @@ def test_nothing_at_all() -> None:
     assert all(row.avg is None and not row.count for row in summary.rows if row.tag != "request_throughput")
     assert summary.conditions.duration_s is None
     assert summary.conditions.failure_rate is None
-    assert any("nothing to report" in remark for remark in remarks.remarks(summary, a_run()))
+    assert any("nothing to report" in remark for remark in remarks.make_remarks(summary, a_run()))
 
 
 def test_only_failures() -> None:
@@ -183,7 +183,7 @@ def test_lengths_asked_and_delivered() -> None:
     assert conditions.input_deviation == pytest.approx(100 / 90 - 1)  # only of the pair
     assert conditions.output_deviation == -0.5
     assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)  # delivered: to those that asked
-    said = [remark for remark in remarks.remarks(summary, a_run()) if "tokens asked for" in remark]
+    said = [remark for remark in remarks.make_remarks(summary, a_run()) if "tokens asked for" in remark]
     assert ["11.1% above" in said[0], "50.0% below" in said[1]] == [True, True]
 
 
@@ -193,7 +193,7 @@ def test_where_the_tokens_come_from() -> None:
     )
     counts = summary.counts
     assert (counts.tokens_from_usage, counts.tokens_from_chunks, counts.tokens_unknown) == (2, 1, 1)
-    assert any("2 of 4" in remark and "estimate" in remark for remark in remarks.remarks(summary, a_run()))
+    assert any("2 of 4" in remark and "estimate" in remark for remark in remarks.make_remarks(summary, a_run()))
 
 
 def test_merged_chunks_are_counted_and_kept_out() -> None:
@@ -202,7 +202,7 @@ def test_merged_chunks_are_counted_and_kept_out() -> None:
     counts = summary.counts
     assert (counts.chunks, counts.merged_chunks, counts.ttft_upper_bounds) == (5, 2, 1)  # one came with no other chunk
     assert row(summary, "inter_chunk_latency").count == 1
-    said = " ".join(remarks.remarks(summary, a_run()))
+    said = " ".join(remarks.make_remarks(summary, a_run()))
     assert "40.0% of the chunks" in said
     assert "upper bound" in said
 
@@ -262,7 +262,7 @@ def test_exported_percentiles_are_always_there() -> None:
     ],
 )
 def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[str]) -> None:
-    said = remarks.loop_remark(summary_of(answered(1), **settings).conditions)
+    said = remarks.make_loop_remark(summary_of(answered(1), **settings).conditions)
     assert all(word in said for word in words)
     assert "\n" not in said
 
@@ -270,12 +270,12 @@ def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[s
 def test_what_is_missing_is_said() -> None:
     summary = summary_of(answered(1), failed("cut"), failed("cancelled"), answered(streamed=False))
     run = Run(name="r", settings=a_run().settings, started_at=0, profiling_at=0, turned_away=2, records_lost=3)
-    of_cut = summarise(collect([failed("cut")]), run, broken_lines=1)
-    said = " ".join((*remarks.incomplete(of_cut, run), *remarks.remarks(of_cut, run)))
+    of_cut = summarise_run(collect_columns([failed("cut")]), run, broken_lines=1)
+    said = " ".join((*remarks.list_missing_parts(of_cut, run), *remarks.make_remarks(of_cut, run)))
     for words in ("1 request was still running", "2 requests were waiting",
                   "3 requests of lost workers have no record", "1 unreadable line", "did not end cleanly"):  # fmt: skip
         assert words in said
-    assert "answered in one piece" in " ".join(remarks.remarks(summary, a_run()))
+    assert "answered in one piece" in " ".join(remarks.make_remarks(summary, a_run()))
 
 
 def test_embeddings_have_no_rows_of_output() -> None:
@@ -296,7 +296,7 @@ def test_embeddings_have_no_rows_of_output() -> None:
     assert row(summary, "input_throughput").avg == pytest.approx(12 / 1.5)
     assert row(summary, "input_token_throughput").avg == pytest.approx(120 / 1.5)
     assert row(summary, "inputs").avg == 6
-    assert [name for name, *_ in tiles(summary, a_run())] == [
+    assert [name for name, *_ in make_tiles(summary, a_run())] == [
         "Latency, p50",
         "Inputs",
         "Input tokens",
@@ -309,10 +309,12 @@ def test_tiles_are_of_what_users_waited_and_of_each_name() -> None:
     """A second at a gate, then 100 ms; and two names, which have no common tile."""
     waited = [answered(100, 120, sent_at=11.0, admitted_at=11.0, asked_at=10.0, due_at=10.0)] * 3
     run = a_run(((0.0, 1),), prefill_concurrency=1)
-    found = [(name, figure) for name, figure, _ in tiles(summarise(collect(waited), run), run)]
+    found = [(name, figure) for name, figure, _ in make_tiles(summarise_run(collect_columns(waited), run), run)]
     assert found[:3] == [("TTFT from due, p50", "1.1 s"), ("TTFT, p50", "100 ms"), ("ITL, p50", "20 ms")]
     records = [*[answered(50, 60)] * 6, *[answered(900, 910, name="rag")] * 3]
-    named = [(name, figure) for name, figure, _ in tiles(summarise(collect(records), a_run()), a_run())]
+    named = [
+        (name, figure) for name, figure, _ in make_tiles(summarise_run(collect_columns(records), a_run()), a_run())
+    ]
     assert named[:3] == [("TTFT, chat, p50", "50 ms"), ("TTFT, rag, p50", "900 ms"), ("Output tokens", named[2][1])]
 
 
@@ -321,8 +323,8 @@ def test_permits_that_are_late_between_processes_are_the_load_generators_delay()
     run = a_run(limits=((0.0, 1),))
     here = [answered(1000, 1010, worker="a", sent_at=10.0, admitted_at=10.0)]
     there = [answered(1000, 1010, worker="b", sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
-    found = {one.worker: one for one in summarise(collect([*here, *there]), run).evidence}
+    found = {one.worker: one for one in summarise_run(collect_columns([*here, *there]), run).evidence}
     assert (found["a"].permit_lag_p99_ms, found["b"].permit_lag_p99_ms) == pytest.approx((0.0, 1000.0), abs=1e-3)
     assert found["b"].due_p99_ms == pytest.approx(2000.0)
     one_process = [answered(1000, 1010, sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
-    assert summarise(collect(one_process), run).evidence[0].permit_lag_p99_ms is None
+    assert summarise_run(collect_columns(one_process), run).evidence[0].permit_lag_p99_ms is None

@@ -8,30 +8,30 @@ from msgspec.structs import replace
 from support.records import a_run, answered, mixed
 from support.stages import a_stage, steps
 
-from locust_llm.core.certificate import Bounds, Certificate
-from locust_llm.core.run import Health, Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.certificate import ErrorBounds, MeasurementAccuracy
+from locust_llm.core.run import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.sweep import axis_of, sweep_summary
+from locust_llm.report.analysis.sweep import find_sweep_axis, summarise_sweep
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, Model
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 
 def stage(run: Run, number: int, value: float, slowest_ms: float, **other: object) -> tuple[Run, Summary]:
-    one = a_stage(run, number, value, axis_of(run), **other)
+    one = a_stage(run, number, value, find_sweep_axis(run), **other)
     records = steps(slowest_ms)
-    return one, summarise(collect(records), one, 0, records)
+    return one, summarise_run(collect_columns(records), one, 0, records)
 
 
 def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
     """Stages of 1, 2, 4, ..., the highest first."""
     stages = [stage(run, i + 1, 2.0**i, ms, **other) for i, ms in enumerate(slowest_ms)]
-    return sweep_summary(run, stages[::-1], ["stage 9 is left out."])
+    return summarise_sweep(run, stages[::-1], ["stage 9 is left out."])
 
 
 def test_a_stage_is_a_row() -> None:
@@ -66,9 +66,9 @@ def test_a_stage_is_a_row() -> None:
 def test_an_open_loop_has_what_it_delivered() -> None:
     run = a_run(sweep="request-rate=1,2", users=None)
     one, summary = stage(run, 1, 2.0, 400)
-    one = replace(one, offer=Offer(due=50, never_started=0, duration_s=20.0, most_users=9))
+    one = replace(one, offer=OpenLoopSchedule(due=50, never_started=0, duration_s=20.0, most_users=9))
     records = steps(400)
-    found = sweep_summary(run, [(one, summarise(collect(records), one, 0, records))])
+    found = summarise_sweep(run, [(one, summarise_run(collect_columns(records), one, 0, records))])
     assert found.levels[0].delivered == pytest.approx(0.8)
     assert found.levels[0].kept_up is False
     assert {knee.rule: knee.value for knee in found.knees}["saturation"] is None
@@ -81,7 +81,7 @@ def test_repeats_have_a_spread_and_no_knees() -> None:
     """Medians of 102.5, 205 and 307.5: 205 on average, 102.5 off it."""
     run = a_run(repeats=3, goodput="time_to_first_token:205")
     stages = [stage(run, i, i, i * 200, measured_at=None) for i in (1, 2, 3)]
-    found = sweep_summary(run, stages)
+    found = summarise_sweep(run, stages)
     assert (found.axis, found.knees, found.findings, found.repeats) == ("repeat", (), (), True)
     spread = {row.label: row for row in found.spread}
     assert list(spread) == ["TTFT p50", "TTFT p95", "TTFT p99", "ITL p50", "ITL p95", "Output Token Throughput",
@@ -89,18 +89,18 @@ def test_repeats_have_a_spread_and_no_knees() -> None:
     ttft = spread["TTFT p50"]
     assert (ttft.avg, ttft.std, ttft.min, ttft.max, ttft.count) == pytest.approx((205, 102.5, 102.5, 307.5, 3))
     assert spread["ITL p95"].std == 0
-    one = sweep_summary(run, stages[:1]).spread[0]
+    one = summarise_sweep(run, stages[:1]).spread[0]
     assert (one.std, one.count) == (None, 1)
-    assert sweep_summary(run, []).spread == ()
+    assert summarise_sweep(run, []).spread == ()
 
 
 def test_what_stages_differ_in() -> None:
-    assert axis_of(a_run(sweep=" input-tokens = 1..4")) == "input-tokens"
-    assert axis_of(a_run(repeats=3)) == "repeat"
+    assert find_sweep_axis(a_run(sweep=" input-tokens = 1..4")) == "input-tokens"
+    assert find_sweep_axis(a_run(repeats=3)) == "repeat"
 
 
 def test_a_sweep_without_a_stage_concludes_nothing() -> None:
-    found = sweep_summary(a_run(sweep="concurrency=1,2", slo=("ttft p90 < 1s",)), [])
+    found = summarise_sweep(a_run(sweep="concurrency=1,2", slo=("ttft p90 < 1s",)), [])
     assert found.levels == ()
     assert all(knee.value is None and "INCONCLUSIVE" in knee.text for knee in found.knees)
     assert found.findings == ()
@@ -113,40 +113,40 @@ def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
     for number, value in enumerate((1.0, 2.0), 1):
         one = a_stage(run, number, value, "concurrency")
         records = [replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) for record in steps(200)]
-        stages.append((one, summarise(collect(records), one, 0, records)))
-    found = sweep_summary(run, stages)
+        stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
+    found = summarise_sweep(run, stages)
     assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
     assert [level.slo_status for level in found.levels] == ["INCONCLUSIVE", "INCONCLUSIVE"]
     assert all(knee.value is None and knee.text.startswith("INCONCLUSIVE") for knee in found.knees)
     assert "the client verdict is INVALID" in found.knees[0].text
     assert found.findings == ()
-    assert summarise(collect([]), run, sweep=found).slo_status == "INCONCLUSIVE"
+    assert summarise_run(collect_columns([]), run, sweep=found).slo_status == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(("rule", "status"), [("ttft p90 < 5s", "PASS"), ("ttft p90 < 1ms", "FAIL")])
 def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(rule: str, status: str) -> None:
     """TTFT of 100 to 299 ms, sentinels 32 ms off."""
     run = replace(a_run(sweep="concurrency=1,2", users=None, slo=(rule,)), sweep_end="over")
-    off = Bounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
-    health = Health(
+    off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    health = ProcessHealth(
         worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0,
-        certificate=Certificate(streams=10, chunks=100, ttft=off, gap=off),
+        certificate=MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off),
     )  # fmt: skip
     stages = []
     for number, value in enumerate((1.0, 2.0), 1):
         one = replace(a_stage(run, number, value, "concurrency"), health=(health,))
         records = [answered(99 + i, 400, 420, sent_at=10.0 + at) for at, i in enumerate(mixed(200), 1)]
-        stages.append((one, summarise(collect(records), one, 0, records)))
-    found = sweep_summary(run, stages)
+        stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
+    found = summarise_sweep(run, stages)
     assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
-    assert summarise(collect([]), run, sweep=found).slo_status == status
+    assert summarise_run(collect_columns([]), run, sweep=found).slo_status == status
 
 
 # -- a server whose knee is known --------------------------------------------------------------------------------------
 
 STEP_S = 0.1
 SLOTS, PROMPT, OUT = 8, 10, 10
-NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 COST = replaced(LLAMA_8B_H100, model=NOTHING, step_overhead_s=STEP_S, seq_overhead_s=0.0)
 
 
@@ -154,10 +154,10 @@ def virtual(run: Run, number: int, users: int, burnt: bool) -> tuple[Run, Summar
     """A stage in virtual time: eight slots, steps of 0.1 s, a request takes ten of them; so 8 requests/s, and one alone 1 s.
     Measured from second 10 to second 30."""
     clock = VirtualClock()
-    config = Config(max_num_batched_tokens=1000, max_num_seqs=SLOTS, kv_tokens=16 * 1024)
+    config = SchedulerConfig(max_num_batched_tokens=1000, max_num_seqs=SLOTS, kv_tokens=16 * 1024)
     engine = BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), COST, clock)
     load = Virtual(clock, engine, keep_tokens=True)
-    load.closed_loop(users, repeat(Request(PROMPT, OUT)), stagger_s=STEP_S)
+    load.closed_loop(users, repeat(VirtualRequest(PROMPT, OUT)), stagger_s=STEP_S)
     records = []
     for row in load.run(until=40):
         chunks = [1000 * (at - row.sent_at) for at in row.token_at]
@@ -165,12 +165,12 @@ def virtual(run: Run, number: int, users: int, burnt: bool) -> tuple[Run, Summar
         record = answered(*chunks, sent_at=row.sent_at, phase=phase)
         records.append(replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) if burnt else record)
     one = a_stage(run, number, users, "concurrency")
-    return one, summarise(collect(records), one, 0, records)
+    return one, summarise_run(collect_columns(records), one, 0, records)
 
 
 def virtual_sweep(*, burnt: bool = False) -> SweepSummary:
     run = a_run(sweep="concurrency=1..32", users=None, slo=("ttft p90 < 350ms",))
-    return sweep_summary(run, [virtual(run, i + 1, 2**i, burnt) for i in range(6)])
+    return summarise_sweep(run, [virtual(run, i + 1, 2**i, burnt) for i in range(6)])
 
 
 def test_the_knee_of_a_server_is_found_where_its_parameters_say() -> None:

@@ -8,28 +8,30 @@ from support.records import a_run
 from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT
-from locust_llm.report.analysis.knee import knees
-from locust_llm.report.analysis.summary import Level, Row
-from locust_llm.report.analysis.sweep import MAX_FLAT, MIN_STEEP, findings, slope
+from locust_llm.report.analysis.knee import find_knees
+from locust_llm.report.analysis.summary import LoadLevel, Row
+from locust_llm.report.analysis.sweep import MAX_FLAT, MIN_STEEP, describe_latency_slope, describe_sweep_findings
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
-from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 
-def simulated(users: int, prompt: int, out: int) -> Level:
+def simulated(users: int, prompt: int, out: int) -> LoadLevel:
     """A closed loop in virtual time, without its first and its last wave; lengths vary by a fifth, else users would ask in
     lockstep."""
     random, clock = Random(users), VirtualClock()
-    config = Config(max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=H100.kv_tokens)
+    config = SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=H100.kv_tokens)
     load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
 
     def around(length: int) -> int:
         return round(random.uniform(0.8, 1.2) * length)
 
-    load.closed_loop(users, iter([Request(around(prompt), around(out)) for _ in range(60 + 2 * users)]), stagger_s=1e-3)
+    load.closed_loop(
+        users, iter([VirtualRequest(around(prompt), around(out)) for _ in range(60 + 2 * users)]), stagger_s=1e-3
+    )
     rows = sorted(load.run(), key=lambda row: row.sent_at)[users:-users]
     values = {
         "time_to_first_token": [row.ttft_s for row in rows],
@@ -45,35 +47,35 @@ def simulated(users: int, prompt: int, out: int) -> Level:
 
 @pytest.mark.parametrize(("prompt", "out", "shape"), [(8000, 100, "steep"), (550, 128, "flat")])
 def test_the_early_slope_tells_long_prompts_from_short_ones(prompt: int, out: int, shape: str) -> None:
-    (said,) = slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
+    (said,) = describe_latency_slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
     assert "from concurrency 1 to 8 the medians grow: request latency x" in said
     assert f", {shape} (" in said
 
 
-def growing(*latencies_ms: float, first: float = 1) -> list[Level]:
+def growing(*latencies_ms: float, first: float = 1) -> list[LoadLevel]:
     return [a_level(first * 2**i, latency_ms=ms) for i, ms in enumerate(latencies_ms)]
 
 
 def test_the_slope_is_of_logarithms() -> None:
     """Latency as the root of concurrency: 0.5; what comes after 8 is not early."""
-    (said,) = slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
+    (said,) = describe_latency_slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
     assert "grow: request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
     assert MAX_FLAT < 0.2 < MIN_STEEP
-    (between,) = slope(growing(100, 100 * 2**0.2, 100 * 4**0.2))
+    (between,) = describe_latency_slope(growing(100, 100 * 2**0.2, 100 * 4**0.2))
     assert "is 0.20, moderate (0.1 to 0.25)" in between
 
 
 def test_what_is_not_early_or_too_little_has_no_slope() -> None:
     assert (
-        list(slope(growing(100, 200, 400, first=4))) == []
+        list(describe_latency_slope(growing(100, 200, 400, first=4))) == []
     )  # a server that is full already is slower with any prompts
-    assert list(slope(growing(100, 200))) == []
-    assert list(slope([a_level(n, latencies={}) for n in (1, 2, 4, 8)])) == []
-    assert list(slope([])) == []
+    assert list(describe_latency_slope(growing(100, 200))) == []
+    assert list(describe_latency_slope([a_level(n, latencies={}) for n in (1, 2, 4, 8)])) == []
+    assert list(describe_latency_slope([])) == []
 
 
-def told(levels: list[Level], axis: str = CONCURRENCY, **settings: object) -> list[str]:
-    return list(findings(axis, levels, knees(axis, levels), a_run(**settings).settings))
+def told(levels: list[LoadLevel], axis: str = CONCURRENCY, **settings: object) -> list[str]:
+    return list(describe_sweep_findings(axis, levels, find_knees(axis, levels), a_run(**settings).settings))
 
 
 RATES = {"input_tokens_per_s": 3000.0, "output_tokens_per_s": 250.0, "in_flight": 15.96}

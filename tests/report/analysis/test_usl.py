@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.analysis.usl import Law, fit
+from locust_llm.report.analysis.usl import ScalabilityLaw, fit_scalability_law
 
 DOUBLING = np.array([1, 2, 4, 8, 16, 32, 64], np.float64)
 
@@ -22,16 +22,16 @@ def law(n: np.ndarray, lam: float, sigma: float, kappa: float) -> np.ndarray:
     [(10, 0.02, 0.0005), (2, 0.1, 0), (5, 0, 0.001), (3, 0, 0), (100, 0.5, 0.01), (0.01, 0.05, 1e-6), (7, 1, 0)],
 )
 def test_known_parameters_come_back(n: np.ndarray, lam: float, sigma: float, kappa: float) -> None:
-    found = fit(n, law(n, lam, sigma, kappa))
+    found = fit_scalability_law(n, law(n, lam, sigma, kappa))
     assert found[:3] == pytest.approx((lam, sigma, kappa), rel=1e-6, abs=1e-9)
     if sigma < 1:
         assert found.r2 == pytest.approx(1)
 
 
 def test_the_peak() -> None:
-    assert Law(1, 0.19, 0.01, 1).peak == pytest.approx(9)  # (0.81 / 0.01)^0.5
-    assert Law(1, 0.1, 0, 1).peak == math.inf
-    assert Law(1, 2.0, 0.5, 1).peak == 1  # it falls from the first on
+    assert ScalabilityLaw(1, 0.19, 0.01, 1).peak == pytest.approx(9)  # (0.81 / 0.01)^0.5
+    assert ScalabilityLaw(1, 0.1, 0, 1).peak == math.inf
+    assert ScalabilityLaw(1, 2.0, 0.5, 1).peak == 1  # it falls from the first on
 
 
 @given(
@@ -41,7 +41,7 @@ def test_the_peak() -> None:
 def test_no_parameters_nearby_fit_better(lam: float, sigma: float, kappa: float, seed: int, off: list[float]) -> None:
     """With errors of 5 % in what was measured: least squares, by trying."""
     x = law(DOUBLING, lam, sigma, kappa) * (1 + 0.05 * np.random.default_rng(seed).standard_normal(len(DOUBLING)))
-    found = fit(DOUBLING, x)
+    found = fit_scalability_law(DOUBLING, x)
     assert min(found[:3]) >= 0
 
     def error(a: float, b: float, c: float) -> float:
@@ -54,5 +54,5 @@ def test_no_parameters_nearby_fit_better(lam: float, sigma: float, kappa: float,
 
 
 def test_what_it_does_not_describe() -> None:
-    assert fit(DOUBLING, np.full(7, 5.0)).r2 == 0
-    assert fit(DOUBLING, np.array([1, 9, 2, 8, 3, 9, 1.0])).r2 < 0.5
+    assert fit_scalability_law(DOUBLING, np.full(7, 5.0)).r2 == 0
+    assert fit_scalability_law(DOUBLING, np.array([1, 9, 2, 8, 3, 9, 1.0])).r2 < 0.5

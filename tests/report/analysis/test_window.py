@@ -7,12 +7,12 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import a_stage
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.window import RateWindow, measured, pauses
+from locust_llm.report.analysis.window import RateWindow, find_measured_span, find_pauses
 
 
 def stage(**other: object) -> Run:
@@ -22,7 +22,7 @@ def stage(**other: object) -> Run:
 
 def summed_up(*records: Record, run: Run | None = None) -> Summary:
     run = run or stage()
-    return summarise(collect(records), run, 0, records)
+    return summarise_run(collect_columns(records), run, 0, records)
 
 
 def rate(summary: Summary, tag: str) -> float | None:
@@ -60,7 +60,7 @@ def test_waiting_at_the_gate_is_inside() -> None:
 
 def test_what_was_delivered_is_over_what_was_due() -> None:
     """Of 10 that were due 6 were answered in time, one of them sent before; a failure is no answer."""
-    run = replace(stage(), offer=Offer(due=10, never_started=0, duration_s=20.0, most_users=9))
+    run = replace(stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9))
     records = [asked(9, 2.0), *(asked(10 + i, 2.0) for i in range(5)), asked(29, 2.0), failed(sent_at=12.0)]
     summary = summed_up(*records, run=run)
     assert summary.steady is not None
@@ -72,7 +72,7 @@ def test_a_queue_that_grows_is_no_chance() -> None:
     """One a second is due and one in two is answered at once, the others never: on average 5 are inside, of which
     3 x (2 x 5)^0.5 = 9.5 may be chance: 10 and 9.5 of 20 would be more than 19, of 100 it is far from it."""
     for due, kept_up in ((20, True), (100, False)):
-        run = replace(stage(), offer=Offer(due=due, never_started=0, duration_s=20.0, most_users=9))
+        run = replace(stage(), offer=OpenLoopSchedule(due=due, never_started=0, duration_s=20.0, most_users=9))
         answers = [answered(1, 2, sent_at=10.0 + i * 20 / due) for i in range(0, due, 2)]
         open_yet = [answered(1, 90_000, sent_at=10.0 + i * 20 / due) for i in range(1, due, 2)]
         found = summed_up(*answers, *open_yet, run=run).steady
@@ -83,7 +83,7 @@ def test_a_queue_that_grows_is_no_chance() -> None:
 
 
 def test_failures_are_not_inside_by_chance() -> None:
-    run = replace(stage(), offer=Offer(due=10, never_started=0, duration_s=20.0, most_users=9))
+    run = replace(stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9))
     found = summed_up(*[asked(10 + i, 2.0) for i in range(9)], failed(sent_at=12.0), run=run).steady
     assert found is not None
     assert (found.delivered, found.kept_up) == (0.9, False)
@@ -92,7 +92,7 @@ def test_failures_are_not_inside_by_chance() -> None:
 def test_what_is_no_stage_of_a_sweep_is_measured_from_its_first_send_to_its_last_end() -> None:
     repeat = stage(measured_at=UNIX)  # from its begin on
     for run in (a_run(), repeat, stage(measured_at=None)):
-        assert measured(run) is None
+        assert find_measured_span(run) is None
         summary = summed_up(asked(10, 4.0), asked(12, 4.0), run=run)
         assert summary.conditions.duration_s == pytest.approx(6)
         assert rate(summary, "request_throughput") == pytest.approx(2 / 6)
@@ -121,14 +121,14 @@ def test_the_pauses_between_repeats_are_not_counted() -> None:
     run = replace(run, stages=tuple(stage(began_at=UNIX + at).stage for at in (9, 59)))  # type: ignore[arg-type]
     records = [asked(at + i / 2, 0.5, phase="profiling") for at in (10, 60) for i in range(20)]
     sweep = SweepSummary(axis="repeat", unit="", levels=(), ended="")
-    summary = summarise(collect(records), run, 0, records, sweep)
+    summary = summarise_run(collect_columns(records), run, 0, records, sweep)
     assert summary.conditions.duration_s == pytest.approx(20)
     assert rate(summary, "request_throughput") == pytest.approx(2)
     result, _ = summary.slos
     assert result.observed == pytest.approx(2)
     assert result.low is not None
     assert result.low > 1.5  # with the pause between them most stretches would be empty
-    assert rate(summarise(collect(records), run), "request_throughput") == pytest.approx(40 / 60)
+    assert rate(summarise_run(collect_columns(records), run), "request_throughput") == pytest.approx(40 / 60)
 
 
 def test_the_seconds_of_a_time_with_pauses() -> None:
@@ -140,8 +140,8 @@ def test_the_seconds_of_a_time_with_pauses() -> None:
 def test_repeats_that_overlap_have_no_pause() -> None:
     records = [asked(10, 9.0), asked(15, 1.0)]
     run = replace(a_run(), stages=tuple(stage(began_at=UNIX + at).stage for at in (5, 12, 99)))  # type: ignore[arg-type]
-    frame = collect(records).requests
-    assert list(pauses(Selection(frame, np.ones(2, np.bool_)), run)) == []
+    frame = collect_columns(records).requests
+    assert list(find_pauses(RequestSelection(frame, np.ones(2, np.bool_)), run)) == []
 
 
 def test_the_error_of_a_rate_is_by_how_much_its_stretches_differ() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.core.text import SAME, written_number
+from locust_llm.core.text import SAME, parse_brief
 from locust_llm.report.analysis.summary import SloResult
-from locust_llm.report.document.blocks import interval, observed
+from locust_llm.report.document.blocks import format_interval, format_observed
 
 
 def seconds(observed_s: float, low_s: float | None, high_s: float | None, limit_s: float = 10.0) -> SloResult:
@@ -31,13 +31,13 @@ def seconds(observed_s: float, low_s: float | None, high_s: float | None, limit_
     ],
 )
 def test_one_unit_that_is_near_to_what_was_measured(result: SloResult, figure: str, ends: str) -> None:
-    assert (observed(result), interval(result)) == (figure, ends)
+    assert (format_observed(result), format_interval(result)) == (figure, ends)
 
 
 def test_the_figure_has_the_digits_of_headline_and_tiles_and_stays_on_its_side() -> None:
     wide = SloResult(rule="r", status="PASS", observed=567.3, low=410.0, high=720.0, limit=900.0, unit="ms")
     near = SloResult(rule="r", status="FAIL", observed=567.3, low=567.1, high=567.9, limit=567.0, unit="ms")
-    assert (observed(wide), observed(near)) == ("567ms", "567.3ms")
+    assert (format_observed(wide), format_observed(near)) == ("567ms", "567.3ms")
 
 
 def milliseconds(value: float, limit: float, **more: float) -> SloResult:
@@ -59,7 +59,7 @@ def milliseconds(value: float, limit: float, **more: float) -> SloResult:
     ],
 )
 def test_a_figure_that_is_not_its_limit_is_not_written_as_it(result: SloResult, written: str) -> None:
-    assert observed(result) == written
+    assert format_observed(result) == written
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_figure_is_not_written_outside_of_its_interval(
     value: float, low: float, high: float, written: tuple[str, str]
 ) -> None:
     result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=30.0, unit="ms")
-    assert (observed(result), interval(result)) == written
+    assert (format_observed(result), format_interval(result)) == written
 
 
 def near(most: float) -> st.SearchStrategy[float]:
@@ -87,8 +87,8 @@ def test_what_is_written_agrees_with_the_values(value: float, below: float, abov
     """Of figure, interval and limit."""
     low, high, limit = value - below, value + above, value + to_limit
     result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=limit, unit="ms")
-    shown, (least, most) = observed(result), interval(result).split(" to ")
-    number, first, last = (written_number(text, "ms") for text in (shown, least, most))
+    shown, (least, most) = format_observed(result), format_interval(result).split(" to ")
+    number, first, last = (parse_brief(text, "ms") for text in (shown, least, most))
     assert first <= number <= last
     for written, exact in ((number, value), (first, low), (last, high)):
         assert math.isclose(exact, limit, rel_tol=SAME) or (written < limit) == (exact < limit)
@@ -108,4 +108,4 @@ def test_an_end_of_an_interval_is_not_written_as_the_limit_that_it_misses(
     low: float | None, high: float | None, written: str
 ) -> None:
     result = SloResult(rule="r", status="FAIL", observed=570.0, low=low, high=high, limit=567.0, unit="ms")
-    assert interval(result) == written
+    assert format_interval(result) == written

@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.report.document.delivery import completed
+from locust_llm.report.document.delivery import describe_completed
 from locust_llm.report.results.load import Delivery
 
 IN_FLIGHT = "of the others were in flight at the stop, as in any server that keeps up"
@@ -39,4 +39,4 @@ def test_what_was_completed(answered: int, expected: float, share: float | None,
         expected=expected,
         completed_share=share,
     )
-    assert completed(delivery) == said
+    assert describe_completed(delivery) == said

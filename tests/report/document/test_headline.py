@@ -5,21 +5,21 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.core.run import OpenLoopSchedule, Run
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import SloResult
-from locust_llm.report.document.headline import headline
-from locust_llm.report.document.remarks import verdict_line
-from locust_llm.slo.client_verdict import INVALID, Verdict
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.document.remarks import format_verdict_line
+from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.grammar import INCONCLUSIVE
 
 
 def said(*records: Record, **settings: object) -> str:
     run = a_run(**settings)
     if run.settings.open_loop:
-        run = replace(run, offer=Offer(due=len(records), never_started=0, duration_s=100.0, most_users=9))
-    return headline(summarise(collect(records), run), run)
+        run = replace(run, offer=OpenLoopSchedule(due=len(records), never_started=0, duration_s=100.0, most_users=9))
+    return make_headline(summarise_run(collect_columns(records), run), run)
 
 
 def spread(count: int) -> list[Record]:
@@ -91,7 +91,7 @@ def test_the_rules_that_a_longer_run_may_decide_are_named(
         SloResult(rule=text, status=INCONCLUSIVE, observed=0.5, limit=1.0, unit="s", longer_s=s, longer_is_exact=exact)
         for text, s in zip(texts, longer_s, strict=True)
     ]
-    found = headline(replace(summarise(collect(spread(9)), run), slos=tuple(results)), run)
+    found = make_headline(replace(summarise_run(collect_columns(spread(9)), run), slos=tuple(results)), run)
     assert found.endswith(f"; {expected}")
 
 
@@ -107,7 +107,12 @@ def test_failures_are_in_it() -> None:
     assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
     assert said() == "No request was sent"
     run = a_run()
-    assert verdict_line(replace(summarise(collect([failed()]), run), client=Verdict(INVALID, ("late",))), run) is None
+    assert (
+        format_verdict_line(
+            replace(summarise_run(collect_columns([failed()]), run), client=ClientVerdict(INVALID, ("late",))), run
+        )
+        is None
+    )
     cut = "2 of 3 requests were cut by the end: too much load, or too short a run; "
     assert said(answered(100), failed("cut"), failed("cut")) == (
         f"{cut}of the 1 that were answered p50 of TTFT is 100 ms and p95 100 ms; 1 output tokens/s"
@@ -126,30 +131,38 @@ def test_overload_is_first() -> None:
 
 def test_what_forbids_to_use_the_figures_is_first() -> None:
     run = a_run(slo=("error_rate < 5%",))
-    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks",)))
+    summary = replace(
+        summarise_run(collect_columns(spread(199)), run), client=ClientVerdict(INVALID, ("merged chunks",))
+    )
     held = "The load generator was too slow to measure this server, but the rules hold all the same: "
-    assert headline(summary, run) == f"{held}error rate is 0%, within 5%"
-    line = verdict_line(summary, run)
+    assert make_headline(summary, run) == f"{held}error rate is 0%, within 5%"
+    line = format_verdict_line(summary, run)
     assert line is not None
     assert (
         "distorted them. Merged chunks. The decided rule stands all the same: no such error can have turned it. "
         in line
     )
-    summary = replace(summarise(collect(spread(199)), a_run()), client=summary.client)
-    assert headline(summary, a_run()).startswith("The load generator was too slow to measure this server; p50 of TTFT ")
+    summary = replace(summarise_run(collect_columns(spread(199)), a_run()), client=summary.client)
+    assert make_headline(summary, a_run()).startswith(
+        "The load generator was too slow to measure this server; p50 of TTFT "
+    )
     run = a_run(slo=("error_rate > 5%", "ttft p50 < 3s"))
-    summary = replace(summarise(collect(spread(199)), run), client=summary.client)
-    assert headline(summary, run).startswith(f"{held.partition(',')[0]}, but a rule is broken all the same: error rate")
+    summary = replace(summarise_run(collect_columns(spread(199)), run), client=summary.client)
+    assert make_headline(summary, run).startswith(
+        f"{held.partition(',')[0]}, but a rule is broken all the same: error rate"
+    )
     assert "The 2 decided rules stand all the same: no such error can have turned them" in (
-        verdict_line(summary, run) or ""
+        format_verdict_line(summary, run) or ""
     )
 
 
 def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
     run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers came whole",))
-    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks 100%",)))
-    assert headline(summary, run).startswith("The streams were buffered on the way")
-    assert verdict_line(summary, run) == (
+    summary = replace(
+        summarise_run(collect_columns(spread(199)), run), client=ClientVerdict(INVALID, ("merged chunks 100%",))
+    )
+    assert make_headline(summary, run).startswith("The streams were buffered on the way")
+    assert format_verdict_line(summary, run) == (
         "CLIENT INVALID: do not use these figures. Merged chunks 100%. "
         "The streams were buffered on the way, which merges chunks too: mend that first."
     )
@@ -176,7 +189,7 @@ def test_requests_of_several_names_have_no_common_headline() -> None:
 
 
 def of(run: Run, records: list[Record]) -> str:
-    return headline(summarise(collect(records), run), run)
+    return make_headline(summarise_run(collect_columns(records), run), run)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +210,9 @@ def test_a_difference_from_a_base_stands_beside_the_tolerance(
 ) -> None:
     rule = "ttft p50 within 50% of a"
     run = a_run(slo=(rule,))
-    summary = summarise(collect(spread(9)), run)
+    summary = summarise_run(collect_columns(spread(9)), run)
     result = SloResult(
         rule=rule, status=status, observed=(low + high) / 2, low=low, high=high, limit=50.0, unit="%", reason="few"
     )
-    told = headline(replace(summary, slos=(result,), slo_status=status), run)
+    told = make_headline(replace(summary, slos=(result,), slo_status=status), run)
     assert f"p50 of TTFT {expected}" in told

@@ -8,26 +8,28 @@ import numpy as np
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RecordFile, write_run
 from locust_llm.report import build as report
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.interference import interference
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.document.blocks import Text
-from locust_llm.report.document.interference import stalls
-from locust_llm.report.results.interference import Slope
-from locust_llm.report.text import plain_block
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.interference import measure_interference
+from locust_llm.report.analysis.occupancy import compute_occupancy
+from locust_llm.report.document.blocks import TextBlock
+from locust_llm.report.document.interference import make_interference_blocks
+from locust_llm.report.results.interference import PrefillSlope
+from locust_llm.report.text import render_plain_block
 
-LONG = Slope(ms_per_1k=25.34, low=23.2, high=27.41, r2=0.751, count=300)
+LONG = PrefillSlope(ms_per_1k=25.34, low=23.2, high=27.41, r2=0.751, count=300)
 
 
 def said(*records: Record, client: str = "OK", **changes: object) -> str:
-    columns = collect(records)
-    found = interference(columns, occupancy(columns.requests, ()), records)
+    columns = collect_columns(records)
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
     assert found is not None
-    text = "\n".join(map(plain_block, stalls(msgspec.structs.replace(found, **changes), client)))
+    text = "\n".join(
+        map(render_plain_block, make_interference_blocks(msgspec.structs.replace(found, **changes), client))
+    )
     return text.replace("\n  ", " ")
 
 
@@ -96,10 +98,10 @@ def test_a_sample_says_so() -> None:
 
 def test_texts_are_short() -> None:
     """Of the console: two tables, a sentence and a legend each."""
-    columns = collect(records := [stream(40, 40), PREFILL, answered(100, sent_at=13.0)])
-    found = interference(columns, occupancy(columns.requests, ()), records)
+    columns = collect_columns(records := [stream(40, 40), PREFILL, answered(100, sent_at=13.0)])
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
     assert found is not None
-    assert sum(isinstance(block, Text) for block in stalls(found)) == 3
+    assert sum(isinstance(block, TextBlock) for block in make_interference_blocks(found)) == 3
 
 
 # -- in a folder -------------------------------------------------------------------------------------------------------
@@ -107,12 +109,12 @@ def test_texts_are_short() -> None:
 
 def written(path: Path, records: list[Record]) -> Path:
     write_run(path, a_run())
-    (path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
     return path
 
 
 def test_every_file_of_a_report_has_it(tmp_path: Path) -> None:
-    report.remake(written(tmp_path, [stream(40, 40), PREFILL]))
+    report.remake_reports(written(tmp_path, [stream(40, 40), PREFILL]))
     run = msgspec.json.decode((tmp_path / "run.json").read_bytes())
     assert [row["label"] for row in run["interference"]["rows"]] == ["0", "1"]
     assert run["interference"]["disturbed"]["slowdown"] == pytest.approx(4)

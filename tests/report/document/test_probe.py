@@ -8,18 +8,18 @@ from support.probing import Noise, Server, probed
 from support.records import a_run, answered
 from support.symptoms import stall, symptoms
 
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import Record
 from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, Diagnosis
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings
-from locust_llm.probe.symptoms import Cached, Symptoms
+from locust_llm.probe.symptoms import CachedPrompt, ProbeMeasurements
 from locust_llm.report import build as report
-from locust_llm.report.document.blocks import Heading, Table, Text
-from locust_llm.report.document.probe import findings, named, scheduler
-from locust_llm.report.plots.probe import by_length
-from locust_llm.report.result import report_result
-from locust_llm.report.text import console
+from locust_llm.report.document.blocks import Heading, TableBlock, TextBlock
+from locust_llm.report.document.probe import describe_scheduler, format_diagnosis, make_probe_blocks
+from locust_llm.report.plots.probe import plot_probe_by_length
+from locust_llm.report.result import make_report_result
+from locust_llm.report.text import render_console
 
 INF = float("inf")
 
@@ -46,30 +46,30 @@ INF = float("inf")
 def test_the_scheduler_in_a_line(diagnosis: Diagnosis, steps: float, said: str) -> None:
     """A budget is about a number where its interval is narrow and rests on four steps at least."""
     found = symptoms(stalls=(stall(1, 8000, steps=steps),))
-    assert named(diagnosis, found) == said
+    assert format_diagnosis(diagnosis, found) == said
 
 
 def test_reasons_stand_under_it_and_what_is_missing_is_loud() -> None:
     known = Diagnosis(DISAGGREGATED, reasons=("decoders kept their pace", "a short one waited"))
-    assert list(scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=known))) == [
-        Text("Scheduler: disaggregated."),
-        Text("Because: decoders kept their pace."),
-        Text("Also: a short one waited."),
+    assert list(describe_scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=known))) == [
+        TextBlock("Scheduler: disaggregated."),
+        TextBlock("Because: decoders kept their pace."),
+        TextBlock("Also: a short one waited."),
     ]
     unknown = Diagnosis(CANNOT_TELL, reasons=("64 steps",), missing=("longer prompts",))
-    assert list(scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=unknown))) == [
-        Text("Scheduler: cannot tell.", loud=True),
-        Text("Reason: longer prompts."),
-        Text("Measured: 64 steps."),
+    assert list(describe_scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=unknown))) == [
+        TextBlock("Scheduler: cannot tell.", loud=True),
+        TextBlock("Reason: longer prompts."),
+        TextBlock("Measured: 64 steps."),
     ]
 
 
-def tables(found: Symptoms) -> dict[str, Table]:
+def tables(found: ProbeMeasurements) -> dict[str, TableBlock]:
     heading, under = "", {}
-    for block in findings(ProbeFindings(symptoms=found, diagnosis=Diagnosis(CHUNKED))):
+    for block in make_probe_blocks(ProbeFindings(symptoms=found, diagnosis=Diagnosis(CHUNKED))):
         if isinstance(block, Heading):
             heading = block.text
-        elif isinstance(block, Table):
+        elif isinstance(block, TableBlock):
             under[heading] = block
     return under
 
@@ -97,9 +97,9 @@ def test_all_that_were_sent_together_are_in_their_row() -> None:
     assert rows[0] == ("2,000 tokens", "8", "1", "100 200 300 400 500 600 700 800")
 
 
-def texts(found: Symptoms) -> str:
-    blocks = findings(ProbeFindings(symptoms=found, diagnosis=Diagnosis(CHUNKED)))
-    return "\n".join(block.text for block in blocks if isinstance(block, Text))
+def texts(found: ProbeMeasurements) -> str:
+    blocks = make_probe_blocks(ProbeFindings(symptoms=found, diagnosis=Diagnosis(CHUNKED)))
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
 def test_how_far_the_rounds_agree() -> None:
@@ -114,7 +114,7 @@ def test_what_else_was_seen() -> None:
     assert "Short requests behind a prompt of 8,000 tokens: TTFT 300 ms, 10 ms alone, which is 100%" in said
     assert "No prefix caching: a prompt of 4,000 tokens took 200 ms, and 200 ms the second time." in said
     assert "No event without content" in said
-    said = texts(symptoms(cached=(Cached(4000, 0.2, 0.01, 3984),), early_s=0.055))
+    said = texts(symptoms(cached=(CachedPrompt(4000, 0.2, 0.01, 3984),), early_s=0.055))
     assert (
         "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms the second time, 3,984 of its tokens cached"
         in said
@@ -123,14 +123,14 @@ def test_what_else_was_seen() -> None:
 
 
 def test_nothing_seen_is_nothing_said() -> None:
-    empty = Symptoms(requests=0, failed=0, episodes=0, short_s=None)
-    blocks = list(findings(ProbeFindings(symptoms=empty, diagnosis=Diagnosis(CANNOT_TELL))))
-    assert not [block for block in blocks if isinstance(block, Table)]
-    assert list(by_length(empty)) == []
+    empty = ProbeMeasurements(requests=0, failed=0, episodes=0, short_s=None)
+    blocks = list(make_probe_blocks(ProbeFindings(symptoms=empty, diagnosis=Diagnosis(CANNOT_TELL))))
+    assert not [block for block in blocks if isinstance(block, TableBlock)]
+    assert list(plot_probe_by_length(empty)) == []
 
 
 def test_a_ring_for_each_time_that_a_prompt_was_tried() -> None:
-    ttft, gaps = by_length(symptoms())
+    ttft, gaps = plot_probe_by_length(symptoms())
     assert {series.name: len(series.x) for series in ttft.series} == {
         "alone, median": 3, "alone": 9, "beside decoders": 6, "the later of two": 2,
     }  # fmt: skip
@@ -159,8 +159,10 @@ def record(shot: ProbeResult, number: int) -> Record:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("probe")
     shots = probed(Server(budget=512), Noise(steps=0.03))
-    (folder / "profile_export.jsonl").write_bytes(b"".join(line(record(s, i)) + b"\n" for i, s in enumerate(shots)))
-    report.write(folder, a_run(users=8, goodput="inter_token_latency:20"))
+    (folder / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record(s, i)) + b"\n" for i, s in enumerate(shots))
+    )
+    report.write_reports(folder, a_run(users=8, goodput="inter_token_latency:20"))
     return folder
 
 
@@ -172,12 +174,12 @@ def test_the_examination_is_in_run_json(folder: Path) -> None:
     assert found["symptoms"]["stalls"]
     assert any("Gaps of 20 ms" in one["what"] for one in found["advice"])
     assert found["outcome"] == "named"
-    assert report_result(*report.remake(folder), "").probe == "named"
+    assert make_report_result(*report.remake_reports(folder), "").probe == "named"
 
 
 def test_the_report_begins_with_the_scheduler_and_leaves_out_what_a_mix_says(folder: Path) -> None:
-    summary, run = report.remake(folder)
-    text = console(summary, run, folder)
+    summary, run = report.remake_reports(folder)
+    text = render_console(summary, run, folder)
     assert text.startswith("Interference probe by-hand\n")
     assert text.index("Scheduler: chunked, a step takes about 5") < text.index("Conditions")
     assert (
@@ -197,17 +199,17 @@ def test_the_page_shows_it_with_plots(folder: Path) -> None:
 
 
 def test_a_run_that_is_no_probe_has_none(tmp_path: Path) -> None:
-    (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100, 120)) + b"\n")
-    summary = report.write(tmp_path, a_run())
+    (tmp_path / "profile_export.jsonl").write_bytes(format_record_line(answered(100, 120)) + b"\n")
+    summary = report.write_reports(tmp_path, a_run())
     assert summary.examination is None
-    assert report_result(summary, a_run(), "").probe == ""
+    assert make_report_result(summary, a_run(), "").probe == ""
     assert json.loads((tmp_path / "run.json").read_text())["examination"] is None
 
 
 def test_a_probe_that_failed_is_broken(tmp_path: Path) -> None:
     """Then Locust's exit status is that of failures, and not that of a scheduler that cannot be told."""
     lost = [answered(id=str(i), outcome="reset", session=f"probe/{i}/0/warm", name="short") for i in range(2)]
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(one) + b"\n" for one in lost))
-    summary = report.write(tmp_path, a_run())
-    assert report_result(summary, a_run(), "").probe == "broken"
-    assert "Reason: 2 of 2 requests failed." in console(summary, a_run())
+    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(one) + b"\n" for one in lost))
+    summary = report.write_reports(tmp_path, a_run())
+    assert make_report_result(summary, a_run(), "").probe == "broken"
+    assert "Reason: 2 of 2 requests failed." in render_console(summary, a_run())

@@ -8,15 +8,15 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.remarks import remarks
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.document.remarks import make_remarks
 from locust_llm.run.preflight import SAME_WORDS
 
 
 def said(records: list[Record], run: Run | None = None, **settings: object) -> str:
     run = run or a_run(**settings)
-    return "\n".join(remarks(summarise(collect(records), run, 0, records), run))
+    return "\n".join(make_remarks(summarise_run(collect_columns(records), run, 0, records), run))
 
 
 def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 200) -> list[Record]:
@@ -107,9 +107,9 @@ def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
 ) -> None:
     note = SAME_WORDS.format(7)
     run = replace(a_run(), notes=(note,))
-    summary = summarise(collect([answered(5, 10, cached_tokens=cached)] * 3), run)
+    summary = summarise_run(collect_columns([answered(5, 10, cached_tokens=cached)] * 3), run)
     summary = replace(summary, conditions=replace(summary.conditions, cached_share_by_metrics=by_metrics))
-    found = [one for one in remarks(summary, run) if "--random-seed 7" in one]
+    found = [one for one in make_remarks(summary, run) if "--random-seed 7" in one]
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
     assert len(found) == 0 or by_metrics is None or "may be warm" not in found[0]

@@ -9,20 +9,20 @@ from support.stages import a_level, a_stage
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import AXES
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.knee import foremost, knees
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
-from locust_llm.report.analysis.sweep import findings
-from locust_llm.report.plots.sweep import stage_plots
-from locust_llm.report.text import console, markdown
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.knee import find_knees, select_top_knees
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.analysis.summary import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.report.analysis.sweep import describe_sweep_findings
+from locust_llm.report.plots.sweep import plot_stages
+from locust_llm.report.text import render_console, render_markdown
 
 
-def a_sweep(axis: str, *levels: Level, **other: object) -> SweepSummary:
-    found = knees(axis, levels)
+def a_sweep(axis: str, *levels: LoadLevel, **other: object) -> SweepSummary:
+    found = find_knees(axis, levels)
     fields: dict[str, object] = {
         "axis": axis, "unit": AXES.get(axis, ""), "levels": levels, "ended": "all stages ran", "knees": found,
-        "findings": tuple(findings(axis, levels, found, a_run().settings)),
+        "findings": tuple(describe_sweep_findings(axis, levels, found, a_run().settings)),
     }  # fmt: skip
     return SweepSummary(**{**fields, **other})  # type: ignore[arg-type]
 
@@ -30,7 +30,9 @@ def a_sweep(axis: str, *levels: Level, **other: object) -> SweepSummary:
 def shown(sweep: SweepSummary, run: Run | None = None) -> str:
     asked = {"repeats": 2} if sweep.repeats else {"sweep": f"{sweep.axis}=1,2,4", "users": None}
     run = run or a_run(**asked)
-    return console(summarise(collect([answered(200, 220, simulated=True)]), run, sweep=sweep), run, "reports/by-hand")
+    return render_console(
+        summarise_run(collect_columns([answered(200, 220, simulated=True)]), run, sweep=sweep), run, "reports/by-hand"
+    )
 
 
 def cells(text: str, label: str) -> list[list[str]]:
@@ -59,7 +61,7 @@ def test_throughput_that_is_flat_at_capacity_has_no_peak_anywhere() -> None:
     text = " ".join(shown(sweep).split())
     assert "USL: none." in text
     assert "throughput levels off at 4/s, no peak within what was measured" in text
-    assert not [mark.text for plot in stage_plots(sweep, {}) for mark in plot.marks if "USL" in mark.text]
+    assert not [mark.text for plot in plot_stages(sweep, {}) for mark in plot.marks if "USL" in mark.text]
 
 
 def test_with_rules_the_headline_is_about_them_even_if_another_knee_was_found() -> None:
@@ -67,9 +69,9 @@ def test_with_rules_the_headline_is_about_them_even_if_another_knee_was_found() 
         axis="concurrency", unit="users", ended="", levels=(a_level(1, 1.0, slo_status="INCONCLUSIVE"),),
         knees=(Knee(rule="SLO", value=None, text="Undecided."), Knee(rule="asymptotic", value=2.8, text="2.8.")),
     )  # fmt: skip
-    assert [knee.rule for knee in foremost(sweep)] == ["SLO", "asymptotic"]
+    assert [knee.rule for knee in select_top_knees(sweep)] == ["SLO", "asymptotic"]
     without = replace(sweep, levels=(a_level(1, 1.0),))
-    assert [knee.rule for knee in foremost(without)] == ["asymptotic", "SLO"]
+    assert [knee.rule for knee in select_top_knees(without)] == ["asymptotic", "SLO"]
 
 
 def test_a_table_of_stages_then_knees_then_what_follows() -> None:
@@ -102,7 +104,7 @@ def test_what_all_loads_have_together_is_not_shown() -> None:
 
 
 def test_columns_that_would_say_nothing_are_left_out() -> None:
-    def heads(*levels: Level, axis: str = "concurrency") -> str:
+    def heads(*levels: LoadLevel, axis: str = "concurrency") -> str:
         text = shown(a_sweep(axis, *levels))
         return " ".join(line for line in text.splitlines() if line.startswith(("users", "limit", "rate/s")))
 
@@ -140,7 +142,7 @@ def test_the_spread_of_repeats() -> None:
 
 def test_what_a_stage_was_stands_in_its_conditions() -> None:
     run = a_stage(a_run(sweep="concurrency=1,2"), 2, 2.0, "concurrency")
-    text = console(summarise(collect([answered(200, phase="warmup"), answered(200, 220)]), run), run)
+    text = render_console(summarise_run(collect_columns([answered(200, phase="warmup"), answered(200, 220)]), run), run)
     assert "2, measured for 20.00 s without its first and last wave; off Little's law by 1.0%; ended: stat" in text
     assert cells(text, "duration") == [["duration", "20.00 s, while the load was on"]]
     assert "First and last wave (1 requests, in no latency above)" in text
@@ -165,8 +167,8 @@ def test_fits_120_columns(axis: str) -> None:
 def test_markdown_says_the_same() -> None:
     sweep = a_sweep("concurrency", a_level(1, slo="PASS"), a_level(2, slo="FAIL"))
     run = replace(a_run(sweep="concurrency=1,2"), name="by-hand")
-    summary = summarise(collect([]), run, sweep=sweep)
-    text = markdown(summary, run)
+    summary = summarise_run(collect_columns([]), run, sweep=sweep)
+    text = render_markdown(summary, run)
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
-        assert heading.replace("\\", "") in console(summary, run)
+        assert heading.replace("\\", "") in render_console(summary, run)
     assert "stages/&lt;number" in text

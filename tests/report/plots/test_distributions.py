@@ -5,16 +5,16 @@ import pytest
 from support.records import answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.gaps import Gaps
-from locust_llm.report.plots.distributions import distributions, medians, spectrum
-from locust_llm.report.plots.model import Mark, Plot
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.gaps import GapCounts
+from locust_llm.report.plots.distributions import compute_running_medians, compute_spectrum, plot_distributions
+from locust_llm.report.plots.model import Plot, PlotMark
 
 FIRST, BETWEEN = "Time to first token, by percentile", "Between tokens, by percentile"
 
 
-def drawn(*records: Record, open_loop: bool = False, **limits: tuple[Mark, ...]) -> dict[str, Plot]:
-    return {plot.title: plot for plot in distributions(collect(records), open_loop, limits)}
+def drawn(*records: Record, open_loop: bool = False, **limits: tuple[PlotMark, ...]) -> dict[str, Plot]:
+    return {plot.title: plot for plot in plot_distributions(collect_columns(records), open_loop, limits)}
 
 
 def at(plot: Plot, name: str, x: float) -> float:
@@ -25,20 +25,20 @@ def at(plot: Plot, name: str, x: float) -> float:
 def test_each_nine_takes_as_much_room() -> None:
     """0 to 999 ms: half of them lie below 499.5, of a hundred one above 989.01; the last point is the highest."""
     values = np.arange(1000.0)
-    x, y = spectrum(values, 1000)
+    x, y = compute_spectrum(values, 1000)
     assert (x[0], y[0]) == (1.0, 0.0)
     assert (x[-1], y[-1]) == (1000.0, 999.0)
     assert np.interp([2, 10, 100], x, y).tolist() == pytest.approx([499.5, 899.1, 989.01])
     assert (np.diff(x) > 0).all()
     assert (np.diff(y) >= 0).all()
-    gaps = Gaps()
+    gaps = GapCounts()
     gaps.add((values * 1000).astype(np.int64))
-    assert spectrum(gaps, 1000)[1].tolist() == pytest.approx(y.tolist())
+    assert compute_spectrum(gaps, 1000)[1].tolist() == pytest.approx(y.tolist())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_spectrum_of_few(count: int) -> None:
-    x, y = spectrum(np.arange(count) + 1.0, count)
+    x, y = compute_spectrum(np.arange(count) + 1.0, count)
     assert (x[0], y[0]) == (1.0, 1.0)
     assert (x[-1], y[-1]) == (max(count, 2), count)
 
@@ -56,7 +56,7 @@ def test_failures_bend_the_line_to_infinity() -> None:
 
 def test_what_stands_in_which_plot() -> None:
     records = [answered(100 + i, 110 + i, 150 + i, due_at=9.0, admitted_at=9.5, limit=1) for i in range(20)]
-    plots = drawn(*records, ttft_s=(Mark("ttft p95 < 120ms", y=120.0),), icl=(Mark("icl max < 50ms", y=50.0),))
+    plots = drawn(*records, ttft_s=(PlotMark("ttft p95 < 120ms", y=120.0),), icl=(PlotMark("icl max < 50ms", y=50.0),))
     assert [s.name for s in plots[FIRST].series] == ["TTFT", "gate wait", "TTFT from due"]
     assert [s.name for s in plots[BETWEEN].series] == ["ITL", "ICL", "longest stall"]
     assert at(plots[FIRST], "TTFT", 2) == pytest.approx(109.5)
@@ -88,7 +88,7 @@ def test_ttft_by_length() -> None:
 
 def test_medians_are_of_about_one_length() -> None:
     lengths = np.array([100.0, 101, 99.5, 102, 100, 500, 500, 500, 500, 500, 3000])
-    at, median = medians(lengths, np.arange(11.0))
+    at, median = compute_running_medians(lengths, np.arange(11.0))
     assert len(at) == len(median)
     assert median[-1] == 7.0
     assert at[-1] == 500.0

@@ -9,17 +9,17 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Arm, Run, Stage
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.plots.model import Mark, Plot
-from locust_llm.report.plots.over_time import latencies, over_time, round_edges, spread
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.occupancy import compute_occupancy
+from locust_llm.report.plots.model import Plot, PlotMark
+from locust_llm.report.plots.over_time import choose_round_edges, plot_latencies, plot_rates_over_time, spread_amounts
 
 
-def drawn(run: Run, *records: Record, limits: dict[str, tuple[Mark, ...]] | None = None) -> dict[str, Plot]:
-    columns = collect(records)
-    levels = occupancy(columns.requests, run.limits)
-    first = latencies(columns.requests, run, limits or {})
-    return {p.title: p for p in (*first, *over_time(columns.requests, levels, run))}
+def drawn(run: Run, *records: Record, limits: dict[str, tuple[PlotMark, ...]] | None = None) -> dict[str, Plot]:
+    columns = collect_columns(records)
+    levels = compute_occupancy(columns.requests, run.limits)
+    first = plot_latencies(columns.requests, run, limits or {})
+    return {p.title: p for p in (*first, *plot_rates_over_time(columns.requests, levels, run))}
 
 
 def test_a_run_by_hand() -> None:
@@ -141,7 +141,7 @@ def test_of_many_failures_a_sample_is_shown() -> None:
 
 
 def test_limits_stand_in_the_plot_that_they_are_about() -> None:
-    limits = {"ttft_s": (Mark("ttft p95 < 20ms", y=20.0), Mark("ttft max < 1s", y=1000.0))}
+    limits = {"ttft_s": (PlotMark("ttft p95 < 20ms", y=20.0), PlotMark("ttft max < 1s", y=1000.0))}
     plots = drawn(a_run(), answered(10, 20), answered(11, 20), limits=limits)
     marks = plots["Time to first token"].marks
     assert [(m.text, m.beyond) for m in marks] == [("ttft p95 < 20ms", False), ("ttft max < 1s", True)]
@@ -173,7 +173,7 @@ def test_little_or_nothing() -> None:
     ],
 )
 def test_steps_are_round(low: float, high: float, count: int, expected: list[float]) -> None:
-    assert round_edges(low, high, count).tolist() == pytest.approx(expected)
+    assert choose_round_edges(low, high, count).tolist() == pytest.approx(expected)
 
 
 @given(
@@ -186,7 +186,7 @@ def test_what_is_spread_is_all_there(amounts: list[tuple[float, float, int]], in
     first = np.array([at for at, _, _ in amounts])
     last = np.array([at + length for at, length, _ in amounts])
     amount = np.array([float(n) for _, _, n in amounts])
-    found = spread(first, last, amount, edges)
+    found = spread_amounts(first, last, amount, edges)
     assert found.sum() == pytest.approx(amount.sum())
     slow = np.zeros(len(edges) - 1)
     for a, b, n in zip(first, last, amount, strict=True):

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from locust_llm.core.engine_metrics import EngineSample, History
+from locust_llm.core.engine_metrics import EngineHistory, EngineSample
 from locust_llm.report.plots import charts
 from locust_llm.report.plots.model import Plot
-from locust_llm.report.plots.over_time import Stretch
-from locust_llm.report.plots.server import server_plots
+from locust_llm.report.plots.over_time import TimeAxis
+from locust_llm.report.plots.server import plot_server_metrics
 
 UNIX = 1.7e9
 
 
-def history(samples: Sequence[EngineSample]) -> History:
-    made = History()
+def history(samples: Sequence[EngineSample]) -> EngineHistory:
+    made = EngineHistory()
     for sample in samples:
         made.add(sample)
     return made
@@ -25,7 +25,7 @@ def sample(second: float, source: str = "", **more: float) -> EngineSample:
 
 
 def drawn(samples: Sequence[EngineSample], seconds: float = 20.0) -> dict[str, Plot]:
-    return {plot.title: plot for plot in server_plots(history(samples), Stretch(UNIX, 0.0, seconds))}
+    return {plot.title: plot for plot in plot_server_metrics(history(samples), TimeAxis(UNIX, 0.0, seconds))}
 
 
 def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed() -> None:
@@ -83,7 +83,9 @@ def test_values_at_a_moment_for_the_live_page() -> None:
     made = history([sample(s, "a", running=s, cache_queries=s * 10, cache_hits=s * 2, preemptions=s) for s in range(9)])
     made.add(sample(8, "b", running=7))
     made.add(EngineSample(at=UNIX + 8, engine="", source="c", failure="refused"))
-    values = dict(zip([chart.field for chart in charts.CHARTS], charts.now(made, ["a", "b"]), strict=True))
+    values = dict(
+        zip([chart.field for chart in charts.CHARTS], charts.read_current_values(made, ["a", "b"]), strict=True)
+    )
     assert values["running"] == (8, 7)
     assert values["cache_hits"] == (pytest.approx(20), None)
     assert values["preemptions"] == (pytest.approx(1), None)
@@ -93,5 +95,5 @@ def test_values_at_a_moment_for_the_live_page() -> None:
 def test_lines_are_in_the_order_of_their_numbers_and_keep_their_places() -> None:
     made = history([sample(0, name) for name in ("n:9400, GPU 0", "r-10:1", "r-2:1")])
     made.add(EngineSample(at=UNIX, engine="", source="c", failure="refused"))
-    assert charts.names(made) == ["r-2:1", "r-10:1", "n:9400, GPU 0"]
-    assert charts.names(made, ["r-10:1"]) == ["r-10:1", "r-2:1", "n:9400, GPU 0"]
+    assert charts.list_line_names(made) == ["r-2:1", "r-10:1", "n:9400, GPU 0"]
+    assert charts.list_line_names(made, ["r-10:1"]) == ["r-10:1", "r-2:1", "n:9400, GPU 0"]

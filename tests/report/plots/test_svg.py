@@ -18,15 +18,15 @@ from support.examples import examples
 from support.records import a_run, answered, failed
 
 from locust_llm import __main__ as door
-from locust_llm.core.jsonl import line
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.run import Run
 from locust_llm.core.storage import write_run
 from locust_llm.report import build as report
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.plots import svg as module
-from locust_llm.report.plots.svg import HEIGHT, LEFT, PNG_SCALE, RIGHT, WIDTH, drawing, png
-from locust_llm.report.plots.timeline import scene
+from locust_llm.report.plots.svg import HEIGHT, LEFT, PNG_SCALE, RIGHT, WIDTH, convert_svg_to_png, draw_timeline_svg
+from locust_llm.report.plots.timeline import find_scene
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text><script>alert(1)</script>\"'&\u202e\x00]]>"
@@ -45,9 +45,9 @@ def drawn(
         return [record for record in ordered if record.closed_at + record.clock_offset_s >= at]
 
     run = run or a_run()
-    found = scene(collect(ordered), run, since, span, most)
+    found = find_scene(collect_columns(ordered), run, since, span, most)
     assert found is not None
-    return drawing(found, run, title)
+    return draw_timeline_svg(found, run, title)
 
 
 class Shown:
@@ -207,14 +207,14 @@ def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], tex
         return some
 
     try:
-        found = scene(collect(some), run, since, span, 5)
+        found = find_scene(collect_columns(some), run, since, span, 5)
     except ValueError as error:
         assume("in flight" not in str(error))  # it ended before it began
         raise
     if found is None:
         return
-    svg = drawing(found, run, text)
-    assert svg == drawing(found, run, text)
+    svg = draw_timeline_svg(found, run, text)
+    assert svg == draw_timeline_svg(found, run, text)
     shown = Shown(svg)
     for left, right, middle in (*shown.bars("wait"), *shown.bars("prefill")):
         assert LEFT <= left <= right <= WIDTH - RIGHT + 1.1
@@ -224,11 +224,11 @@ def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], tex
 
 @needs_png
 def test_a_png_has_two_pixels_for_one_and_text_in_it() -> None:
-    image = png(drawn(*two()))
+    image = convert_svg_to_png(drawn(*two()))
     assert image[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", image[16:24]) == (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE)
-    assert png(drawn(*two())) == image
-    assert png(drawn(*two(), title="another title")) != image
+    assert convert_svg_to_png(drawn(*two())) == image
+    assert convert_svg_to_png(drawn(*two(), title="another title")) != image
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -238,7 +238,9 @@ def test_a_png_has_two_pixels_for_one_and_text_in_it() -> None:
 def folder(tmp_path: Path) -> Path:
     found = tmp_path / "run"
     found.mkdir()
-    (found / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in reversed(two())))
+    (found / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in reversed(two()))
+    )
     write_run(found, a_run())
     return found
 
@@ -248,7 +250,7 @@ def test_a_picture_of_yesterdays_run(folder: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{folder / 'timeline.svg'}\n"
     before = (folder / "timeline.svg").read_bytes()
     assert Shown(before.decode()).texts[0] == "by-hand: 2 requests around the longest stall"
-    report.remake(folder)
+    report.remake_reports(folder)
     assert (folder / "timeline.svg").read_bytes() == before  # the report's is the same
 
 
@@ -291,7 +293,7 @@ def test_no_run_an_empty_one_and_one_that_never_sent(tmp_path: Path, capsys: pyt
         (None, "holds no run: it has no profile_export.jsonl"),
         (b"", "holds an empty run: its profile_export.jsonl has no record"),
         (b"{\n", "holds an empty run: its profile_export.jsonl has no record"),
-        (line(failed("refused", sent_at=None)), "no request of the profiling phase was sent"),
+        (format_record_line(failed("refused", sent_at=None)), "no request of the profiling phase was sent"),
     ):
         if content is not None:
             (tmp_path / "profile_export.jsonl").write_bytes(content)
@@ -320,12 +322,12 @@ def test_without_a_font_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(module, "import_module", lambda _: type("library", (), {"svg_to_bytes": staticmethod(bare)}))
     with pytest.raises(ValueError, match="needs a font"):
-        png(drawn(*two()))
+        convert_svg_to_png(drawn(*two()))
 
 
 def test_the_same_records_give_the_same_bytes_in_another_process(folder: Path) -> None:
-    code = "import sys; from locust_llm.report.build import draw; sys.stdout.buffer.write(draw(sys.argv[1]).encode())"
+    code = "import sys; from locust_llm.report.build import draw_timeline; sys.stdout.buffer.write(draw_timeline(sys.argv[1]).encode())"
     other = subprocess.run(
         [sys.executable, "-c", code, str(folder)], capture_output=True, check=True, env={"PYTHONHASHSEED": "1"}
     )
-    assert other.stdout == report.draw(folder).encode()
+    assert other.stdout == report.draw_timeline(folder).encode()

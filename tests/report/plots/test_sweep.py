@@ -3,17 +3,17 @@
 import pytest
 from support.levels import level, row
 
-from locust_llm.report.analysis.summary import Knee, Level, Row, SloResult, SweepSummary
-from locust_llm.report.plots.model import Mark, Plot
-from locust_llm.report.plots.sweep import stage_plots
-from locust_llm.slo.grammar import parse
+from locust_llm.report.analysis.summary import Knee, LoadLevel, Row, SloResult, SweepSummary
+from locust_llm.report.plots.model import Plot, PlotMark
+from locust_llm.report.plots.sweep import plot_stages
+from locust_llm.slo.grammar import parse_rule
 
 
 def drawn(
-    *levels: Level, knees: tuple[Knee, ...] = (), limits: dict[str, tuple[Mark, ...]] | None = None
+    *levels: LoadLevel, knees: tuple[Knee, ...] = (), limits: dict[str, tuple[PlotMark, ...]] | None = None
 ) -> dict[str, Plot]:
     sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="", conditions="ttft < 1s", knees=knees)
-    return {plot.title: plot for plot in stage_plots(sweep, limits or {})}
+    return {plot.title: plot for plot in plot_stages(sweep, limits or {})}
 
 
 def test_curves_over_the_value_of_each_stage() -> None:
@@ -45,14 +45,19 @@ def test_a_p99_of_too_few_is_told() -> None:
 
 def test_the_percentiles_of_the_rules_are_drawn() -> None:
     """p95 from the rows of the stages; p99.9, which these lack, as judged."""
-    rules = (parse("ttft p95 < 1s"), parse("ttft p99.9 < 1s"), parse("ttft{class=A} p75 < 1s"), parse("itl p50 < 1s"))
+    rules = (
+        parse_rule("ttft p95 < 1s"),
+        parse_rule("ttft p99.9 < 1s"),
+        parse_rule("ttft{class=A} p75 < 1s"),
+        parse_rule("itl p50 < 1s"),
+    )
     judged = SloResult(rule="ttft p99.9 < 1s", status="PASS", observed=0.5, unit="s")
     tail = Row(label="", tag="", unit="ms", count=19, percentiles={50.0: 10.0, 95.0: 20.0, 99.0: 30.0})
     levels = [
         level(v, latencies={**level(v).latencies, "time_to_first_token": tail}, slos=(judged,)) for v in (1.0, 2.0)
     ]
     sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
-    plots = {plot.title: plot for plot in stage_plots(sweep, {}, rules)}
+    plots = {plot.title: plot for plot in plot_stages(sweep, {}, rules)}
     ttft = plots["Time to first token"]
     assert [(s.name, s.y) for s in ttft.series] == [("p50", [10, 10]), ("p95", [20, 20]), ("p99.9", [500, 500])]
     assert ttft.caption.startswith(
@@ -84,7 +89,7 @@ def test_each_knee_is_marked_with_its_rule() -> None:
         Knee(rule="SLO", value=4.0, text=""), Knee(rule="USL", value=4.0, text=""),
         Knee(rule="asymptotic", value=3.5, text=""), Knee(rule="other", value=None, text="none"),
     )  # fmt: skip
-    limits = {"ttft_s": (Mark("ttft p99 < 100ms", y=100.0),)}
+    limits = {"ttft_s": (PlotMark("ttft p99 < 100ms", y=100.0),)}
     plots = drawn(level(2), level(4), level(8), knees=knees, limits=limits)
     marks = plots["Time to first token"].marks
     assert [(m.text, m.x, m.y) for m in marks] == [
@@ -103,7 +108,7 @@ def test_stages_that_may_found_nothing_are_hollow() -> None:
 
 
 @pytest.mark.parametrize("levels", [(), (level(1),)])
-def test_less_than_two_stages_are_no_curve(levels: tuple[Level, ...]) -> None:
+def test_less_than_two_stages_are_no_curve(levels: tuple[LoadLevel, ...]) -> None:
     assert drawn(*levels) == {}
 
 

@@ -6,9 +6,18 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.plots import timeline as module
-from locust_llm.report.plots.timeline import MAX_ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
+from locust_llm.report.plots.timeline import (
+    MAX_ROWS,
+    LongestStall,
+    Timeline,
+    TimelineWindow,
+    choose_window,
+    find_scene,
+    make_timeline,
+    pick_records,
+)
 
 
 def drawn(*records: Record, run: Run | None = None) -> Timeline:
@@ -18,9 +27,9 @@ def drawn(*records: Record, run: Run | None = None) -> Timeline:
     def since(at: float) -> list[Record]:
         return [record for record in ordered if record.closed_at + record.clock_offset_s >= at]
 
-    found = scene(collect(ordered), run or a_run(), since)
+    found = find_scene(collect_columns(ordered), run or a_run(), since)
     assert found is not None
-    return timeline(found)
+    return make_timeline(found)
 
 
 def steady(sent_at: float, count: int = 50, gap_ms: float = 20.0, **other: object) -> Record:
@@ -111,19 +120,19 @@ def test_a_line_goes_on_to_the_edge() -> None:
 
 
 def test_nothing_was_sent() -> None:
-    columns = collect([failed("refused", sent_at=None), answered(5, phase="warmup")])
-    assert scene(columns, a_run(), lambda _: []) is None
-    assert scene(collect([]), a_run(), lambda _: []) is None
+    columns = collect_columns([failed("refused", sent_at=None), answered(5, phase="warmup")])
+    assert find_scene(columns, a_run(), lambda _: []) is None
+    assert find_scene(collect_columns([]), a_run(), lambda _: []) is None
 
 
 def test_a_record_that_ended_before_it_began_is_no_middle_of_a_run() -> None:
-    assert scene(collect([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []) is None
+    assert find_scene(collect_columns([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []) is None
 
 
 def test_records_that_are_not_found_leave_the_rest() -> None:
-    seen = scene(collect([steady(10.0)]), a_run(), lambda _: [])
+    seen = find_scene(collect_columns([steady(10.0)]), a_run(), lambda _: [])
     assert seen is not None
-    found = timeline(seen)
+    found = make_timeline(seen)
     assert (found.rows, found.stall) == ((), None)
 
 
@@ -139,21 +148,21 @@ def test_records_that_are_not_found_leave_the_rest() -> None:
 )
 def test_how_long_a_window_is(stall_s: float, users: int, length: float) -> None:
     began, closed = np.zeros(users), np.full(users, 100.0)
-    stall = Stall(50.0, 50.0 + stall_s, "x")
-    window = choose(began, closed, np.ones(users, np.bool_), stall, 0.02)
+    stall = LongestStall(50.0, 50.0 + stall_s, "x")
+    window = choose_window(began, closed, np.ones(users, np.bool_), stall, 0.02)
     assert window.end - window.start == pytest.approx(length)
     assert (window.start + window.end) / 2 == pytest.approx(50 + stall_s / 2)
 
 
 def test_a_window_ends_with_the_run() -> None:
-    window = choose(np.array([10.0]), np.array([11.0]), np.ones(1, np.bool_), Stall(10.8, 10.9, "x"), 0.1)
+    window = choose_window(np.array([10.0]), np.array([11.0]), np.ones(1, np.bool_), LongestStall(10.8, 10.9, "x"), 0.1)
     assert 9.5 < window.start < 10.0
     assert 11.0 < window.end < 11.5
 
 
 def test_few_records_are_all_picked() -> None:
     records = [steady(11.0, id="b"), steady(10.0, id="a")]
-    assert [record.id for record in pick(records, Window(UNIX, UNIX + 99, None))] == ["a", "b"]
+    assert [record.id for record in pick_records(records, TimelineWindow(UNIX, UNIX + 99, None))] == ["a", "b"]
 
 
 def test_failures_that_took_no_time_are_lines_without_a_length() -> None:

@@ -8,36 +8,36 @@ from support.levels import level
 from support.records import a_run, answered
 
 from locust_llm.core.run import Run
-from locust_llm.load.scenario import read
+from locust_llm.load.scenario import read_scenario
 from locust_llm.report import text
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Level, Summary, SweepSummary
-from locust_llm.report.document.headline import headline
-from locust_llm.report.document.published import broken_line
-from locust_llm.report.published.check import validity
-from locust_llm.report.result import report_result
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.report.analysis.summary import LoadLevel, Summary, SweepSummary
+from locust_llm.report.document.headline import make_headline
+from locust_llm.report.document.published import format_broken_rules
+from locust_llm.report.published.check import check_validity
+from locust_llm.report.result import make_report_result
 from locust_llm.report.results.validity import Validity
-from locust_llm.slo.published import Published, published
+from locust_llm.slo.published import PublishedRules, parse_published_rules
 
-MLPERF = published(read("mlperf-endpoints").published or {})
-INFERENCEX = published(read("inferencex-1k1k").published or {})
-AA = published(read("aa-slt").published or {})
-SERVER = published(read("mlperf-server-llama3.1-8b").published or {})
+MLPERF = parse_published_rules(read_scenario("mlperf-endpoints").published or {})
+INFERENCEX = parse_published_rules(read_scenario("inferencex-1k1k").published or {})
+AA = parse_published_rules(read_scenario("aa-slt").published or {})
+SERVER = parse_published_rules(read_scenario("mlperf-server-llama3.1-8b").published or {})
 
 
-def one(rules: Published, **settings: object) -> tuple[Summary, Run]:
+def one(rules: PublishedRules, **settings: object) -> tuple[Summary, Run]:
     """Three requests in three seconds."""
     records = [answered(100, 110, 120, sent_at=float(at)) for at in range(3)]
     run = a_run(published=rules, **settings)
-    summary = summarise(collect(records), run, 0, records)
-    return replace(summary, validity=validity(summary, run)), run
+    summary = summarise_run(collect_columns(records), run, 0, records)
+    return replace(summary, validity=check_validity(summary, run)), run
 
 
-def curve(rules: Published, *levels: Level, end: str = "all stages ran", **settings: object) -> Validity:
+def curve(rules: PublishedRules, *levels: LoadLevel, end: str = "all stages ran", **settings: object) -> Validity:
     summary, run = one(rules, sweep="concurrency=1..256", **settings)
     sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended=end)
-    found = validity(replace(summary, sweep=sweep), replace(run, sweep_end=end))
+    found = check_validity(replace(summary, sweep=sweep), replace(run, sweep_end=end))
     assert found is not None
     return found
 
@@ -52,24 +52,24 @@ def test_a_run_that_is_too_short_is_not_valid_and_its_slo_stays() -> None:
     summary, run = one(rules, users=64, slo=("ttft p50 < 1s",), published_rules="fail")
     assert summary.validity is not None
     c = replace(summary.conditions, duration_s=300.0)
-    found = validity(replace(summary, conditions=c), run)
+    found = check_validity(replace(summary, conditions=c), run)
     summary = replace(summary, validity=found, conditions=c)
     assert broken(found) == {"duration": "300 s, the rules ask 1,200 at 64 users"}
     sentence = "not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users"
-    assert broken_line(found) == sentence
-    assert headline(summary, run).endswith(f"; {sentence}")
-    before, after = (report_result(replace(summary, validity=v), run, "") for v in (None, found))
+    assert format_broken_rules(found) == sentence
+    assert make_headline(summary, run).endswith(f"; {sentence}")
+    before, after = (make_report_result(replace(summary, validity=v), run, "") for v in (None, found))
     assert (before.slo_status, before.not_valid, after.not_valid) == (after.slo_status, "", sentence)
     warned = replace(run, settings=replace(run.settings, published_rules="warn"))
-    assert report_result(summary, warned, "").not_valid == ""
-    page = text.markdown(summary, run)
+    assert make_report_result(summary, warned, "").not_valid == ""
+    page = text.render_markdown(summary, run)
     assert "## Published rules" in page
     assert "A rehearsal, no submission: MLPerf Endpoints accepts results of its own client" in page
     assert "Not checked here: accuracy at four points" in page
     long = replace(summary.conditions, duration_s=1200.0)
-    assert broken(validity(replace(summary, conditions=long), run)) == {}
+    assert broken(check_validity(replace(summary, conditions=long), run)) == {}
     few = replace(c, users=32, duration_s=600.0)  # enough of up to 32 users
-    assert broken(validity(replace(summary, conditions=few), run)) == {}
+    assert broken(check_validity(replace(summary, conditions=few), run)) == {}
 
 
 def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
@@ -79,13 +79,13 @@ def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
     asked = {"input_file": "data.jsonl", "users": None}
     summary, run = one(MLPERF, sweep="concurrency=1..256", **asked)
 
-    def found(*levels: Level, sessions: int | None = 80) -> Validity | None:
+    def found(*levels: LoadLevel, sessions: int | None = 80) -> Validity | None:
         sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
-        return validity(replace(summary, sweep=sweep), replace(run, dataset_sessions=sessions))
+        return check_validity(replace(summary, sweep=sweep), replace(run, dataset_sessions=sessions))
 
     whole = found(*levels)
     assert whole is not None
-    assert (whole.valid, whole.curve, broken_line(whole)) == (True, True, None)
+    assert (whole.valid, whole.curve, format_broken_rules(whole)) == (True, True, None)
     assert {check.rule: check.text for check in whole.checks} == {
         "loop": "closed loop", "streaming": "streamed", "duration": "1,200 s",
         "dataset": "100 requests of a dataset of 80", "client": "client verdict OK", "points": "7 points",
@@ -150,7 +150,7 @@ def test_another_value_of_what_the_scenario_fixes_is_not_valid() -> None:
 
 def test_a_run_without_published_rules_is_neither() -> None:
     summary, run = one(MLPERF)
-    assert validity(summary, replace(run, settings=replace(run.settings, published=None))) is None
+    assert check_validity(summary, replace(run, settings=replace(run.settings, published=None))) is None
 
 
 def test_rules_go_with_the_run(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ def test_rules_go_with_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [MLPERF, INFERENCEX, AA, SERVER])
-def test_each_says_what_it_is_not_and_what_is_not_checked(rules: Published) -> None:
+def test_each_says_what_it_is_not_and_what_is_not_checked(rules: PublishedRules) -> None:
     assert rules.note
     assert rules.unchecked

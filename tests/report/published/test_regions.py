@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.published.regions import regions, uncovered
+from locust_llm.report.published.regions import divide_into_regions, find_uncovered_regions
 
 TABLE = """
 64 2 3-6 7-18 19-64 65-71
@@ -36,14 +36,14 @@ EXAMPLES = [
 @pytest.mark.parametrize("row", TABLE.split("\n")[1:-1])
 def test_the_table_of_appendix_b(row: str) -> None:
     highest, lowest, *printed = row.split()
-    assert [f"{r.low}-{r.high}" for r in regions(int(lowest), int(highest))[1:]] == printed
+    assert [f"{r.low}-{r.high}" for r in divide_into_regions(int(lowest), int(highest))[1:]] == printed
 
 
 @pytest.mark.parametrize(("name", "lowest", "highest", "printed", "points"), EXAMPLES)
 def test_the_worked_examples(
     name: str, lowest: int, highest: int, printed: list[tuple[int, int]], points: tuple[int, ...]
 ) -> None:
-    found = [(r.low, r.high) for r in regions(lowest, highest)[1:4]]
+    found = [(r.low, r.high) for r in divide_into_regions(lowest, highest)[1:4]]
     if (
         name == "C"
     ):  # 1008 is 10.03^3: 16 + 10.03 = 26.03, 16 + 100.53 = 116.53, which rounds to 117; and Low begins at 17
@@ -51,24 +51,24 @@ def test_the_worked_examples(
         assert found == [(17, 26), (27, 117), (118, 1024)] != printed
     else:
         assert found == printed
-    assert uncovered((*points, highest)) == []
+    assert find_uncovered_regions((*points, highest)) == []
     assert len(points) == 7
 
 
 def test_a_region_without_a_point_is_named() -> None:
-    assert [str(region) for region in uncovered((1, 2, 64, 128, 256))] == ["Medium (8 to 41)"]
-    assert [region.name for region in uncovered((1, 256))] == ["Low", "Medium"]
+    assert [str(region) for region in find_uncovered_regions((1, 2, 64, 128, 256))] == ["Medium (8 to 41)"]
+    assert [region.name for region in find_uncovered_regions((1, 256))] == ["Low", "Medium"]
     with pytest.raises(ValueError, match="lowest concurrency must be 1 to 32, and is 33"):
-        uncovered((33, 256))
+        find_uncovered_regions((33, 256))
     with pytest.raises(ValueError, match="highest concurrency must be above 32, and is 32"):
-        uncovered((1, 32))
+        find_uncovered_regions((1, 32))
     with pytest.raises(ValueError, match="no point"):
-        uncovered(())
+        find_uncovered_regions(())
 
 
 @given(st.integers(1, 32), st.integers(33, 10**6))
 def test_regions_follow_each_other_and_leave_nothing_out(lowest: int, highest: int) -> None:
-    found = regions(lowest, highest)
+    found = divide_into_regions(lowest, highest)
     assert (found[0].low, found[3].high, found[4].low) == (1, highest, highest + 1)
     assert all(after.low == before.high + 1 for before, after in pairwise(found))
-    assert uncovered((lowest, *(min(r.low, r.high) for r in found[1:4]), highest)) == []
+    assert find_uncovered_regions((lowest, *(min(r.low, r.high) for r in found[1:4]), highest)) == []

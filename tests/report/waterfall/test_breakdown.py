@@ -7,22 +7,22 @@ from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.server_times import SPANS, ServerTimes
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.results.waterfall import Breakdown, Waterfall
-from locust_llm.report.waterfall.waterfall import waterfall
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.results.waterfall import LatencyAttribution, LatencyBreakdown
+from locust_llm.report.waterfall.waterfall import attribute_latencies
 
 
-def of(records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None = None) -> Waterfall | None:
+def of(records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None = None) -> LatencyAttribution | None:
     def since(at: float) -> Iterator[Record]:
         return (
             one for one in sorted(records, key=lambda one: one.closed_at) if one.closed_at + one.clock_offset_s >= at
         )
 
-    columns = collect(records)
-    return waterfall(columns, spans or {}, a_run(), since, asked)
+    columns = collect_columns(records)
+    return attribute_latencies(columns, spans or {}, a_run(), since, asked)
 
 
-def a_hundred() -> Waterfall:
+def a_hundred() -> LatencyAttribution:
     """10 s apart, of two models in turn: 1 ms on the way, 0 to 99 ms of queue and 50 ms of prefill; 100 ms later another
     chunk, after a decode of 90 ms. And one that failed."""
     records, spans = [failed(id="f", sent_at=5.0)], dict[str, ServerTimes]()
@@ -42,7 +42,7 @@ def a_hundred() -> Waterfall:
     return found
 
 
-def means(found: Breakdown) -> dict[str, tuple[float, float, float]]:
+def means(found: LatencyBreakdown) -> dict[str, tuple[float, float, float]]:
     """The slow ones, the typical ones, all."""
     return {
         part.name: (round(part.slow_ms, 3), round(part.typical_ms, 3), round(part.all_ms, 3)) for part in found.parts

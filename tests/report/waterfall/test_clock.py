@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.report.document.waterfall import where_the_time_went
-from locust_llm.report.results.waterfall import REQUESTS, ServerClock, ServerTime, Waterfall
-from locust_llm.report.server_columns import Reported
-from locust_llm.report.waterfall.clock import server_clock
-from locust_llm.report.waterfall.waterfall import explained_by
+from locust_llm.report.document.waterfall import make_latency_parts_blocks
+from locust_llm.report.results.waterfall import REQUESTS, LatencyAttribution, ServerClock, ServerTime
+from locust_llm.report.server_columns import ReportedColumns
+from locust_llm.report.waterfall.clock import measure_server_clock
+from locust_llm.report.waterfall.waterfall import parse_explained_metric
 
 
 def clock_of(
@@ -18,10 +18,10 @@ def clock_of(
 ) -> ServerClock | None:
     """Two requests, sent at 100 and 200 s, answered after 0.5 s each; queue 0.1 s and prefill 0.3 s."""
     known = {"queue_us": 1e5, "prefill_us": 3e5, "ttft_us": ttft_us}
-    columns = {name.name: np.full(2, known.get(name.name, np.nan)) for name in fields(Reported)}
-    reported = Reported(**columns | {"source": np.ones(2, np.int8), "arrived_at": np.array(arrived_at)})  # type: ignore[arg-type]
+    columns = {name.name: np.full(2, known.get(name.name, np.nan)) for name in fields(ReportedColumns)}
+    reported = ReportedColumns(**columns | {"source": np.ones(2, np.int8), "arrived_at": np.array(arrived_at)})  # type: ignore[arg-type]
     requests = pd.DataFrame({"sent_at": [100.0, 200.0], "ttft_s": [0.5, 0.5]})
-    return server_clock(requests, reported, np.array(possible))
+    return measure_server_clock(requests, reported, np.array(possible))
 
 
 def test_the_clock_lies_between_what_each_request_allows() -> None:
@@ -53,17 +53,17 @@ def test_the_clock_lies_between_what_each_request_allows() -> None:
     ],
 )
 def test_it_is_said(ahead_s: float, within_s: float, said: str) -> None:
-    found = Waterfall(
+    found = LatencyAttribution(
         requests=9, reported={"spans": 8}, impossible=1, server=ServerTime(basis=REQUESTS, server_ms=1.0),
         breakdowns=(), slowest=(), server_clock=ServerClock(ahead_s=ahead_s, within_s=within_s),
     )  # fmt: skip
-    *_, last = where_the_time_went(found)
+    *_, last = make_latency_parts_blocks(found)
     assert said in str(last)
     assert "The server reported its own times for 8 requests (spans) of 9." in str(last)
 
 
 def test_what_can_be_explained() -> None:
-    assert explained_by("ttft{model=a} p95").percentile == 95
+    assert parse_explained_metric("ttft{model=a} p95").percentile == 95
     for wrong, why in (
         ("ttft", "ttft: ttft needs a statistic"),
         ("foo p95", "foo p95: unknown metric foo"),
@@ -72,4 +72,4 @@ def test_what_can_be_explained() -> None:
         ("ttft avg", "ttft avg: only percentiles of ttft_from_due, ttft, request_latency have parts"),
     ):
         with pytest.raises(ValueError, match=why):
-            explained_by(wrong)
+            parse_explained_metric(wrong)

@@ -9,9 +9,16 @@ from support.records import UNIX, answered, failed
 from locust_llm.core.record import RETRIED, Record
 from locust_llm.core.run import LimitChange
 from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
-from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.columns import collect_columns
 from locust_llm.report.results.waterfall import TO_FIRST
-from locust_llm.report.waterfall.parts import BOTH, NOTHING, PREFILL_ONLY, Split, source_of, split
+from locust_llm.report.waterfall.parts import (
+    BOTH,
+    NOTHING,
+    PREFILL_ONLY,
+    LatencySplit,
+    find_part_source,
+    split_latencies,
+)
 
 MS = 1000
 GATE = (LimitChange(UNIX, 50),)
@@ -19,12 +26,12 @@ GATE = (LimitChange(UNIX, 50),)
 
 def cut(
     records: list[Record], spans: dict[str, ServerTimes] | None = None, limits: tuple[LimitChange, ...] = GATE
-) -> Split:
-    columns = collect(records)
-    return split(columns.requests, columns.server.reported(spans or {}), limits)
+) -> LatencySplit:
+    columns = collect_columns(records)
+    return split_latencies(columns.requests, columns.server.reported(spans or {}), limits)
 
 
-def parts(found: Split, row: int = 0) -> dict[str, int]:
+def parts(found: LatencySplit, row: int = 0) -> dict[str, int]:
     """In ms, without those of no time."""
     assert (sum(found.us.values()) == found.total_us).all()
     return {name: round(us[row] / MS, 3) for name, us in found.us.items() if us[row]}
@@ -172,7 +179,7 @@ def test_the_network_is_the_shortest_round_trip_of_a_process() -> None:
 def test_where_a_figure_is_from(known: int, sources: dict[str, str]) -> None:
     """Of most of the requests."""
     several = np.array([known, known, NOTHING], np.int8)
-    assert {name: source_of(name, several) for name in sources} == sources
+    assert {name: find_part_source(name, several) for name in sources} == sources
 
 
 ms = st.integers(0, 5_000_000)

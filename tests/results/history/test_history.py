@@ -18,11 +18,11 @@ from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.results.figures import Distribution, Figures
 from locust_llm.results.history import index
-from locust_llm.results.history.choice import Choice, last, put_in_front
-from locust_llm.results.history.conditions import SentLengths, Workload, of_figures, of_settings
-from locust_llm.results.history.entry import Entry
+from locust_llm.results.history.choice import RunFilter, last, put_in_front
+from locust_llm.results.history.conditions import SentLengths, WorkloadIdentity, of_figures, of_settings
+from locust_llm.results.history.entry import HistoryEntry
 from locust_llm.results.history.index import INDEX, runs_in
-from locust_llm.results.history.key_figures import KEY_FIGURES, named
+from locust_llm.results.history.key_figures import KEY_FIGURES, key_figure_by_name
 
 AIPERF = {
     "request_latency": {"unit": "ms", "avg": 900.0, "p99": 1200.0}, "time_to_first_token": {"unit": "ms", "p50": 200.0},
@@ -242,12 +242,12 @@ def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for i in range(3):
         run_folder(runs / f"pr-{i}", START + 100 * DAY_S + i, 1.0, {"label": ["pr=7"]})
     run_folder(runs / "other-load", START + 200 * DAY_S, 1.0, {"users": 9}, commit="c" * 40)
-    main_only = Choice(labels=(("branch", "main"),))
+    main_only = RunFilter(labels=(("branch", "main"),))
     names = lambda paths: [path.name for path in paths]  # noqa: E731
     assert names(last(runs, 2, main_only, [runs / "pr-2"])) == ["run-0002", "run-0003"]
     assert names(last(runs, 9, main_only)) == ["other-load"]  # of the workload of the latest
-    assert names(last(runs, 9, Choice(labels=(("pr", "?"),)), [runs / "pr-2"])) == ["pr-0", "pr-1"]
-    assert names(last(runs, 9, Choice(commit="ccc"))) == ["other-load"]
+    assert names(last(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == ["pr-0", "pr-1"]
+    assert names(last(runs, 9, RunFilter(commit="ccc"))) == ["other-load"]
     monkeypatch.chdir(tmp_path)
     words = put_in_front(["--last", "2", "--label", "branch=main", "reports/pr-2", "--verbose"])
     assert words == ["reports/run-0002", "reports/run-0003", "reports/pr-2", "--verbose"]
@@ -305,12 +305,12 @@ def test_settings_of_any_kind_have_words(settings: dict[str, object]) -> None:
 
 
 def test_names_of_figures() -> None:
-    assert named("TTFT p99").name == "ttft_p99"
-    assert named("tpot_p99").name == "itl_p99"
-    assert named("ttft_p50").said(0.0123) == "12.3 ms"
-    assert named("error_rate").said(0.005) == "0.5%"
+    assert key_figure_by_name("TTFT p99").name == "ttft_p99"
+    assert key_figure_by_name("tpot_p99").name == "itl_p99"
+    assert key_figure_by_name("ttft_p50").said(0.0123) == "12.3 ms"
+    assert key_figure_by_name("error_rate").said(0.005) == "0.5%"
     with pytest.raises(ValueError, match="ttft_p50"):
-        named("ttft_p42")
+        key_figure_by_name("ttft_p42")
 
 
 def test_what_does_not_count() -> None:
@@ -318,15 +318,15 @@ def test_what_does_not_count() -> None:
     from locust_llm.results.history.series import series_of, turns
 
     entries = [
-        Entry(
+        HistoryEntry(
             folder=str(i), started=float(i), workload="w", figures={"ttft_p99": 9.0 if i % 3 == 0 else 1 + i % 5 / 100},
             left_out="it did not end" * (i % 3 == 0),
         )
         for i in range(60)
     ]  # fmt: skip
     (series,) = series_of(entries)
-    assert len(series.of(named("ttft_p99"))) == 40
-    assert turns(series, named("ttft_p99")) == []
+    assert len(series.of(key_figure_by_name("ttft_p99"))) == 40
+    assert turns(series, key_figure_by_name("ttft_p99")) == []
 
 
 EXAMPLE = json.loads((Path(__file__).parents[3] / "reports" / "example" / "run.json").read_text())
@@ -362,7 +362,7 @@ def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_
     """Both ran with the same flags, and the flags say 550 / 128 tokens."""
     flags, drawn = {"users": 4}, SentLengths(550.0, 551.2, 128.0)
 
-    def of(locustfile: str, *sent: float | None) -> Workload:
+    def of(locustfile: str, *sent: float | None) -> WorkloadIdentity:
         return of_settings({**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent))
 
     default = of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)

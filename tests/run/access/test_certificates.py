@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY, authorities, own_certificate
+from locust_llm.client.requests_bridge import (
+    CLIENT_CERT,
+    CLIENT_KEY,
+    find_client_certificate,
+    find_trusted_certificates,
+)
 from locust_llm.run.access.certificates import CA_CERT, use_certificates
 
 
@@ -24,12 +29,12 @@ def flags(**given: object) -> Namespace:
 def test_flags_become_what_every_request_uses(certificate: Path) -> None:
     key = certificate.with_name("key.pem")
     use_certificates(None)
-    assert own_certificate() is None
+    assert find_client_certificate() is None
     use_certificates(flags(ca_cert=certificate, client_cert=certificate, client_key=key))
-    assert (authorities(), own_certificate()) == (str(certificate), (str(certificate), str(key)))
+    assert (find_trusted_certificates(), find_client_certificate()) == (str(certificate), (str(certificate), str(key)))
     os.environ[CLIENT_KEY] = ""  # it is in the same file
     use_certificates(flags())
-    assert own_certificate() == str(certificate)
+    assert find_client_certificate() == str(certificate)
 
 
 def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:

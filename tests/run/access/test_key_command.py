@@ -8,11 +8,18 @@ import pytest
 from gevent.event import Event
 from support.command_line import parse
 
-from locust_llm.core.refusal import Refused
-from locust_llm.run.access.headers import KeyHeaders, request_headers
-from locust_llm.run.access.key_command import AGAIN_S, MAX_BYTES, KeyCommand, KeyFailed, key_command, printed
-from locust_llm.run.options import check
-from locust_llm.run.secrets import secret_names
+from locust_llm.core.refusal import RunRefused
+from locust_llm.run.access.headers import KeyHeaders, read_request_headers
+from locust_llm.run.access.key_command import (
+    AGAIN_S,
+    MAX_BYTES,
+    KeyCommand,
+    KeyFailed,
+    capture_program_output,
+    get_key_command,
+)
+from locust_llm.run.options import check_options
+from locust_llm.run.secrets import list_secret_names
 
 
 class Told:
@@ -149,7 +156,7 @@ def test_requests_that_are_refused_meanwhile_wait_for_the_one_run_and_others_go_
 )
 def test_a_program_that_gives_no_key(script: str, said: str) -> None:
     with pytest.raises(KeyFailed, match=said) as caught:
-        printed(["sh", "-c", script], limit_s=0.3 if "sleep" in script else 30.0)
+        capture_program_output(["sh", "-c", script], limit_s=0.3 if "sleep" in script else 30.0)
     assert "sk-secret" not in str(caught.value)
 
 
@@ -163,7 +170,7 @@ def test_what_is_no_key(text: str) -> None:
 def test_words_are_those_of_a_shell_and_others_run_meanwhile() -> None:
     ticks: list[int] = []
     ticking = gevent.spawn(lambda: [(ticks.append(i), gevent.sleep(0.01)) for i in range(1000)])
-    assert printed(["sh", "-c", "sleep 0.2; echo $0 $1", "a b", "$c"]) == "a b $c\n"
+    assert capture_program_output(["sh", "-c", "sleep 0.2; echo $0 $1", "a b", "$c"]) == "a b $c\n"
     ticking.kill()
     assert ticks
     for wrong, said in (
@@ -172,21 +179,21 @@ def test_words_are_those_of_a_shell_and_others_run_meanwhile() -> None:
         ("/no/such/program", "cannot be started: No such file"),
     ):
         with pytest.raises(KeyFailed, match=said):
-            key_command(wrong, None).key()
+            get_key_command(wrong, None).key()
 
 
 def test_headers_have_the_key_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "of-the-environment")
-    found = request_headers(parse("--api-key-command", "echo of-the-command", "--header", "X-Team: a"))
+    found = read_request_headers(parse("--api-key-command", "echo of-the-command", "--header", "X-Team: a"))
     assert isinstance(found, KeyHeaders)
     assert dict(found) == {"Authorization": "Bearer of-the-command", "X-Team": "a"}
     messages = parse("--api-key-command", "echo of-the-command", "--endpoint-type", "messages")
-    assert request_headers(messages)["x-api-key"] == "of-the-command"
-    assert secret_names(messages) == ("Authorization",)
+    assert read_request_headers(messages)["x-api-key"] == "of-the-command"
+    assert list_secret_names(messages) == ("Authorization",)
     with pytest.raises(ValueError, match="exclude each other"):
-        request_headers(parse("--api-key-command", "a", "--api-key-file", os.devnull))
-    with pytest.raises(Refused, match="--api-key-lifetime is of the key that --api-key-command prints"):
-        check(parse("--api-key-lifetime", "60"))
+        read_request_headers(parse("--api-key-command", "a", "--api-key-file", os.devnull))
+    with pytest.raises(RunRefused, match="--api-key-lifetime is of the key that --api-key-command prints"):
+        check_options(parse("--api-key-lifetime", "60"))
 
 
 def test_a_session_gets_the_new_key_and_one_of_its_own_stays() -> None:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 
 from locust_llm.client.route import source
 from locust_llm.core.settings import Settings
-from locust_llm.run.access.sources import MOST, VARIABLE, addresses_of, leaving, use_sources, ways
+from locust_llm.run.access.sources import (
+    MOST,
+    VARIABLE,
+    count_source_addresses,
+    note_source_addresses,
+    parse_source_addresses,
+    use_source_options,
+)
 
 NOBODYS = "192.0.2.1"  # RFC 5737
 
@@ -21,7 +28,7 @@ NOBODYS = "192.0.2.1"  # RFC 5737
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(VARIABLE, raising=False)
     yield
-    source.use(None)
+    source.set_source_addresses(None)
 
 
 def to(*hosts: str) -> Settings:
@@ -39,13 +46,13 @@ def to(*hosts: str) -> Settings:
     ],
 )
 def test_addresses(texts: list[str], addresses: tuple[str, ...]) -> None:
-    assert addresses_of(texts) == addresses
+    assert parse_source_addresses(texts) == addresses
 
 
 @given(st.integers(22, 30), st.integers(0, 2**20))
 def test_all_of_a_network_but_its_ends(prefix: int, number: int) -> None:
     network = ip_network(((10 << 24) + (number << (32 - prefix)) % (1 << 24), prefix))
-    found = addresses_of([str(network)])
+    found = parse_source_addresses([str(network)])
     assert len(found) == 2 ** (32 - prefix) - 2
     assert (found[0], found[-1]) == (str(network[1]), str(network[-2]))
 
@@ -61,49 +68,58 @@ def test_all_of_a_network_but_its_ends(prefix: int, number: int) -> None:
 )
 def test_what_is_no_address(text: str, why: str) -> None:
     with pytest.raises(ValueError, match="--source-ip takes addresses and networks, such as") as refused:
-        addresses_of([text])
+        parse_source_addresses([text])
     assert str(refused.value).endswith(why)
 
 
 @given(st.text())
 def test_any_text_is_addresses_or_a_refusal(text: str) -> None:
     with suppress(ValueError):
-        assert len(addresses_of([text])) <= MOST
+        assert len(parse_source_addresses([text])) <= MOST
 
 
 def test_a_network_without_end() -> None:
     with pytest.raises(ValueError, match="at most 1024 addresses, and these are more"):
-        addresses_of(["fd00::/64"])
+        parse_source_addresses(["fd00::/64"])
 
 
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(ValueError, match=rf"--source-ip {NOBODYS} is no address of this machine \(Cannot assign"):
-        use_sources(Namespace(source_ip=["127.0.0.2", NOBODYS]))
-    assert source.used() is None
+        use_source_options(Namespace(source_ip=["127.0.0.2", NOBODYS]))
+    assert source.current_source_addresses() is None
 
 
 def test_flag_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_sources(Namespace(source_ip=[]))
-    assert (source.used(), leaving(), ways(to("http://127.0.0.1:1"))) == (None, "", 1)
+    use_source_options(Namespace(source_ip=[]))
+    assert (
+        source.current_source_addresses(),
+        note_source_addresses(),
+        count_source_addresses(to("http://127.0.0.1:1")),
+    ) == (None, "", 1)
     monkeypatch.setenv(VARIABLE, "127.0.0.2\n127.0.0.3,127.0.0.4")
-    use_sources(Namespace(source_ip=["127.0.0.5"]))
-    assert leaving() == "connections leave from 127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5 in turn (--source-ip)"
-    use_sources(Namespace(source_ip=["127.0.0.8/29"]))
-    assert leaving().startswith("connections leave from 9 addresses: 127.0.0.2, 127.0.0.3, ..., 127.0.0.14 in turn")
+    use_source_options(Namespace(source_ip=["127.0.0.5"]))
+    assert (
+        note_source_addresses()
+        == "connections leave from 127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5 in turn (--source-ip)"
+    )
+    use_source_options(Namespace(source_ip=["127.0.0.8/29"]))
+    assert note_source_addresses().startswith(
+        "connections leave from 9 addresses: 127.0.0.2, 127.0.0.3, ..., 127.0.0.14 in turn"
+    )
 
 
 def test_how_many_lead_to_the_server() -> None:
-    use_sources(Namespace(source_ip=["127.0.0.2,127.0.0.3"]))
-    assert ways(to("http://127.0.0.1:1")) == 2
-    assert ways(to("http://127.0.0.1:1", "http://127.0.0.9:1")) == 2
+    use_source_options(Namespace(source_ip=["127.0.0.2,127.0.0.3"]))
+    assert count_source_addresses(to("http://127.0.0.1:1")) == 2
+    assert count_source_addresses(to("http://127.0.0.1:1", "http://127.0.0.9:1")) == 2
     with pytest.raises(ValueError, match="--source-ip has no IPv6 address, as ::1 has"):
-        ways(to("http://127.0.0.1:1", "http://[::1]:1"))
+        count_source_addresses(to("http://127.0.0.1:1", "http://[::1]:1"))
     with pytest.raises(ValueError, match=rf"--source-ip 127\.0\.0\.2 does not lead to {NOBODYS}: "):
-        ways(to(f"http://{NOBODYS}:1"))
+        count_source_addresses(to(f"http://{NOBODYS}:1"))
 
 
 def test_a_proxy_is_what_they_lead_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:3128")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    use_sources(Namespace(source_ip=["127.0.0.2"]))
-    assert ways(to("http://far.example:1")) == 1
+    use_source_options(Namespace(source_ip=["127.0.0.2"]))
+    assert count_source_addresses(to("http://far.example:1")) == 1

@@ -15,26 +15,26 @@ from support.exports import as_json, span
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
-from locust_llm.core.journal import Journal, pack
+from locust_llm.core.journal import Journal, pack_record
 from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, LimitChange, Stage
+from locust_llm.core.run import LimitChange, ProcessHealth, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans import otlp_json
 from locust_llm.core.spans.counts import SpanCounts
-from locust_llm.core.spans.ids import trace_id
-from locust_llm.core.spans.join import sort
+from locust_llm.core.spans.ids import make_trace_id
+from locust_llm.core.spans.join import sort_spans
 from locust_llm.core.spans.reported import read_spans
-from locust_llm.core.storage import RecordFile, make_folder, read_run
+from locust_llm.core.storage import RecordFile, make_run_folder, read_run
 from locust_llm.exit_status import ExitStatus, decide_exit_status
-from locust_llm.run.clock_sync import clock_id, offset_s
+from locust_llm.run.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.run.control import phase_runner as phases
 from locust_llm.run.control import stage_runner as stages
-from locust_llm.run.control.control import Control
-from locust_llm.run.control.run_store import Made
+from locust_llm.run.control.control import Controller
+from locust_llm.run.control.run_store import ReportOutcome
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.gate_messages import GateStatus, Share
-from locust_llm.run.message import Message
+from locust_llm.run.message import ControlMessage
 from locust_llm.run.protocol import (
     TO_SENDER,
     Ack,
@@ -53,14 +53,14 @@ from locust_llm.run.protocol import (
     Sessions,
     StageBegin,
     Status,
-    to_sender,
+    unpack_to_worker,
 )
 from locust_llm.run.request_form import RequestForm
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import ClientVerdict
 
 
 class Sent(NamedTuple):
-    message: Message
+    message: ControlMessage
     worker: str | None
     """None: everybody."""
 
@@ -83,7 +83,7 @@ class Master:
 
     def send_message(self, kind: str, data: bytes, worker: str | None) -> None:
         assert kind == TO_SENDER
-        epoch, message, _ = to_sender(data)
+        epoch, message, _ = unpack_to_worker(data)
         assert epoch == 7
         self.sent.append(Sent(message, worker))
 
@@ -118,11 +118,11 @@ def begun(tmp_path: Path) -> Iterator[Any]:
         options: Any = None,
         time: VirtualTime | None = None,
         **asked: Any,
-    ) -> Control:
+    ) -> Controller:
         options = options or SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
         what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, "server_metrics": False, **asked})
-        control = Control(
+        control = Controller(
             environment, what, Discovery(model="m"), epoch=7, on_record_over=on_record_over,
             time=None if time is None else time.source,
         )  # fmt: skip
@@ -197,7 +197,7 @@ def test_how_many_users_there_are_is_kept_over_time(begun: Any) -> None:
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
-def kinds_sent(runner: Master) -> list[type[Message]]:
+def kinds_sent(runner: Master) -> list[type[ControlMessage]]:
     return [type(message) for message, _ in runner.what_was_sent()]
 
 
@@ -218,7 +218,7 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
     assert [message for message, _ in sent if isinstance(message, Begin)] == [
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
-            folder=str(control.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(),
+            folder=str(control.folder.resolve()), clock=clock_id(), clock_offset_s=measure_clock_offset_s(),
             trace=control.store.trace,
         )
         for place in (0, 1)
@@ -262,7 +262,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stages, "make_reports", lambda folder: Made(None))
+    monkeypatch.setattr(stages, "make_reports", lambda folder: ReportOutcome(None))
     monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
@@ -278,7 +278,7 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         assert sent[-1] == Sent(AskAgain(f"profiling {number}"), "a")
         control.allocator.grant_requests("a")
         assert runner.what_was_sent() == [Sent(Grant(f"profiling {number}", 2), "a")]
-        control.phases.add_health(Health(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
+        control.phases.add_health(ProcessHealth(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
         for request in "xy":
             assert runner.ended == []
             control.add_record(answered(100, id=f"{request}{number}", stage=number))
@@ -387,7 +387,7 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     runner.what_was_sent()
     records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
     first, second = (
-        Records(first, [pack(record) for record in some]) for first, some in ((1, records[:2]), (3, records[2:]))
+        Records(first, [pack_record(record) for record in some]) for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
         control.on_records("a", batch)
@@ -479,7 +479,7 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     del runner.clients["b"]  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
-    health = Health(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
+    health = ProcessHealth(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
     control.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))  # it was given up before
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
@@ -506,8 +506,8 @@ def test_a_client_verdict_changes_from_the_one_that_was_shown_last(begun: Any) -
     """The last records, which come with the end, may have made another one since."""
     control = begun(Master("a"))
     assert control.facts().client_live is None
-    control.live_stats.shown_client = Verdict("INVALID", ("late",))
-    assert control.facts().client_live == Verdict("INVALID", ("late",))
+    control.live_stats.shown_client = ClientVerdict("INVALID", ("late",))
+    assert control.facts().client_live == ClientVerdict("INVALID", ("late",))
 
 
 @pytest.mark.parametrize(("came", "journaled", "lost"), [
@@ -519,7 +519,7 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
 ) -> None:
     """The worker has made four."""
     control = begun(Master("a"))
-    made = {n: pack(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)}
+    made = {n: pack_record(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)}
     for number in came:
         for _ in range(2):  # one of them was sent again
             control.on_records("a", Records(number, [made[number]]))
@@ -543,7 +543,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     granted = sum(message.count for message, _ in runner.sent if isinstance(message, Grant))
     assert granted == 3  # an eighth of 16, an eighth of 14
     journal = Journal(control.folder / "journal" / "a")
-    journal.add(1, pack(answered(100, id="made", worker="a", admitted_at=10.0)))
+    journal.add(1, pack_record(answered(100, id="made", worker="a", admitted_at=10.0)))
     journal.count(admitted=2, begun=0, ended=0)  # and one is at the server
     runner.what_was_sent()
     del runner.clients["a"]
@@ -583,7 +583,7 @@ def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
     asked = Settings(report_dir=str(tmp_path / "here" / "run"))
     folders = []
     for _ in range(3):
-        folders.append(make_folder(asked, "m"))
+        folders.append(make_run_folder(asked, "m"))
         (folders[-1] / "profile_export.jsonl").touch()
     assert folders == [tmp_path / "here" / name for name in ("run", "run-2", "run-3")]
 
@@ -591,9 +591,9 @@ def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
 def test_the_present_folder_may_hold_a_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert make_folder(Settings(report_dir="."), "m") == Path(".")
+    assert make_run_folder(Settings(report_dir="."), "m") == Path(".")
     Path("profile_export.jsonl").touch()
-    assert make_folder(Settings(report_dir="."), "m").resolve() == tmp_path / "here-2"
+    assert make_run_folder(Settings(report_dir="."), "m").resolve() == tmp_path / "here-2"
 
 
 @pytest.mark.parametrize(
@@ -611,7 +611,7 @@ def test_by_default_a_folder_has_the_name_of_time_and_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda form: {"%Y%m%d-%H%M%S": "20300102-030405"}[form])
-    folder = make_folder(Settings(), model)
+    folder = make_run_folder(Settings(), model)
     assert folder == Path("reports") / f"20300102-030405-{name}"
     assert folder.is_dir()
 
@@ -619,7 +619,7 @@ def test_by_default_a_folder_has_the_name_of_time_and_model(
 def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        make_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")
+        make_run_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")
 
 
 # -- open loops, sessions, users ---------------------------------------------------------------------------------------
@@ -718,7 +718,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
 
 
-def exit_status_of(control: Control) -> int | None:
+def exit_status_of(control: Controller) -> int | None:
     """That of a run without an end has no records either, which is another matter."""
     return decide_exit_status(control.outcome()._replace(incomplete=False))
 
@@ -762,7 +762,7 @@ def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
 # -- turned by hand ----------------------------------------------------------------------------------------------------
 
 
-def limits_of(control: Control) -> list[int | None]:
+def limits_of(control: Controller) -> list[int | None]:
     return [change.limit for change in control.facts().limits]
 
 
@@ -859,7 +859,7 @@ def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
 # -- phases in virtual time --------------------------------------------------------------------------------------------
 
 
-def keep_alive(control: Control, time: VirtualTime) -> None:
+def keep_alive(control: Controller, time: VirtualTime) -> None:
     """The only worker reports each second."""
 
     def report() -> None:
@@ -896,7 +896,7 @@ def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
 def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_request(
     begun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "make_reports", lambda folder: Made(None))
+    monkeypatch.setattr(stages, "make_reports", lambda folder: ReportOutcome(None))
     monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner, time = Master("a"), VirtualTime()
     control = begun(runner, time=time, users=4, repeats=2, run_time_s=30.0)
@@ -962,8 +962,8 @@ def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) 
     control = begun(runner, otlp_receiver="127.0.0.1:0")
     trace = control.facts().trace
     assert [sent.message.trace for sent in runner.what_was_sent() if isinstance(sent.message, Begin)] == [trace]
-    exported = as_json(span(trace_id(trace, "r1"), queue=0.25), span(trace_id("0" * 16, "r1"), queue=1.0))
-    control.store.spans.take(msgspec.json.encode(sort(otlp_json.decode(exported), trace)))
+    exported = as_json(span(make_trace_id(trace, "r1"), queue=0.25), span(make_trace_id("0" * 16, "r1"), queue=1.0))
+    control.store.spans.take(msgspec.json.encode(sort_spans(otlp_json.decode_otlp_json(exported), trace)))
     for one in (answered(id="r1"), answered(id="r2")):
         control.add_record(one)
     control.store.spans.hurry()

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from locust_llm.load.formats import Item, Turn
+from locust_llm.load.formats import DatasetSession, Turn
 from locust_llm.run.control.dispatcher import AHEAD_S, Dispatcher, SessionDispatcher
-from locust_llm.run.message import Message
+from locust_llm.run.message import ControlMessage
 from locust_llm.run.protocol import Arrivals, ReleaseSessions, SessionCounts
 from locust_llm.run.protocol import Sessions as SessionsMessage
-from locust_llm.run.schedule import Due
+from locust_llm.run.schedule import DueArrival
 
 
 class World:
@@ -24,7 +24,7 @@ class World:
     def deal(self, worker: str, count: int) -> None:
         self.dealt[worker] += count
 
-    def send(self, message: Message, worker: str) -> None:
+    def send(self, message: ControlMessage, worker: str) -> None:
         assert isinstance(message, Arrivals)
         self.sent.append((message, worker, self.now - 100.0))
 
@@ -37,7 +37,7 @@ class World:
 
 def test_arrivals_go_out_once_a_second_ahead_and_in_turn() -> None:
     world = World(a=3, b=3)
-    dues = [Due(n / 10) for n in range(50)]
+    dues = [DueArrival(n / 10) for n in range(50)]
     world.dispatcher.deal_out(iter(dues), "profiling", 4999.5, 0.5)
     assert world.dealt == {"a": 25, "b": 25}
     assert sorted(world.due_of("a") + world.due_of("b")) == [due.at_s for due in dues]
@@ -52,7 +52,7 @@ def test_arrivals_go_out_once_a_second_ahead_and_in_turn() -> None:
 
 def test_a_slot_stays_with_its_process() -> None:
     world = World(a=2, b=1)
-    world.dispatcher.deal_out((Due(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out((DueArrival(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
     slots = {
         worker: {slot for message, to, _ in world.sent if to == worker for _, slot, _ in message.arrivals}
         for worker in "ab"
@@ -67,7 +67,7 @@ def test_what_has_been_due_is_counted_not_what_was_dealt_ahead() -> None:
         for n in range(1000):
             if n == 45:
                 assert world.dispatcher.due()[0] in (34, 35)  # 3.4 s have passed, in steps of a tenth
-            yield Due(n / 10)
+            yield DueArrival(n / 10)
 
     world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
     world.now += AHEAD_S
@@ -77,16 +77,16 @@ def test_what_has_been_due_is_counted_not_what_was_dealt_ahead() -> None:
 
 def test_a_session_counts_with_all_its_turns_and_comes_whole() -> None:
     world = World(a=1)
-    item = Item(id="x", turns=(Turn(row=1, input_tokens=5), Turn(row=2, input_tokens=6)), row=1)
-    world.dispatcher.deal_out(iter([Due(0.0, None, item)]), "profiling", 0.0, 0.0)
+    item = DatasetSession(id="x", turns=(Turn(row=1, input_tokens=5), Turn(row=2, input_tokens=6)), row=1)
+    world.dispatcher.deal_out(iter([DueArrival(0.0, None, item)]), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 2}
     (_, _, packed) = world.sent[0][0].arrivals[0]
-    assert msgspec.msgpack.decode(packed, type=Item) == item
+    assert msgspec.msgpack.decode(packed, type=DatasetSession) == item
 
 
 def test_processes_get_as_many_arrivals_as_they_have_users_for() -> None:
     world = World(a=1, b=3, c=0)
-    world.dispatcher.deal_out((Due(n / 10) for n in range(40)), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out((DueArrival(n / 10) for n in range(40)), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 10, "b": 30}
 
 
@@ -100,7 +100,7 @@ def test_arrivals_wait_for_somebody_to_send_them() -> None:
             world.users = {"a": 1}
 
     world.dispatcher._sleep = sleep
-    world.dispatcher.deal_out((Due(n / 10) for n in range(50)), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out((DueArrival(n / 10) for n in range(50)), "profiling", 0.0, 0.0)
     assert world.due_of("a") == [n / 10 for n in range(50)]
     assert world.dispatcher.due()[0] <= 50
 
@@ -115,7 +115,7 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
                 world.users = {"a": 2, "b": 2, "c": 3}
             if n == 42:
                 world.users = {"b": 3, "c": 4}
-            yield Due(float(n // 7), n % 7)
+            yield DueArrival(float(n // 7), n % 7)
 
     world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
     for first, counts in ((1.0, {"a": 4, "b": 3}), (4.0, {"a": 2, "b": 2, "c": 3}), (7.0, {"b": 3, "c": 4})):
@@ -130,7 +130,7 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
 
 def test_arrivals_that_come_back_go_to_another() -> None:
     world = World(a=1, b=1)
-    world.dispatcher.deal_out((Due(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5)
+    world.dispatcher.deal_out((DueArrival(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5)
     world.sent.clear()
     world.users = {"a": 2, "b": 0}
     assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 1  # Unix time, as the other end has it
@@ -148,16 +148,16 @@ class Sessions:
     """A dealer of sessions, and what it sent."""
 
     def __init__(self, count: int | None, senders: int = 2) -> None:
-        self.sent: list[tuple[Message, str]] = []
+        self.sent: list[tuple[ControlMessage, str]] = []
         self.overs = 0
         self.said: list[str] = []
         self.dispatcher = SessionDispatcher(self._send, lambda: senders, self._over, self.said.append)
         self.dispatcher.begin("profiling", None if count is None else map(self._item, range(count)))
 
-    def _item(self, number: int) -> Item:
-        return Item(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number)
+    def _item(self, number: int) -> DatasetSession:
+        return DatasetSession(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number)
 
-    def _send(self, message: Message, worker: str) -> None:
+    def _send(self, message: ControlMessage, worker: str) -> None:
         assert isinstance(message, SessionsMessage | ReleaseSessions)
         assert message.phase == "profiling"
         self.sent.append((message, worker))
@@ -181,12 +181,12 @@ class Sessions:
 
 
 def ids(items: Any) -> list[int]:
-    return [int(msgspec.msgpack.decode(item, type=Item).id) for item in items]
+    return [int(msgspec.msgpack.decode(item, type=DatasetSession).id) for item in items]
 
 
 def packed(*numbers: int) -> list[bytes]:
     return [
-        msgspec.msgpack.encode(Item(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number))
+        msgspec.msgpack.encode(DatasetSession(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number))
         for number in numbers
     ]
 

@@ -12,16 +12,22 @@ from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.validation import mistakes
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.summarise import summarise
-from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence, sure_distance
-from locust_llm.slo.grammar import FAIL, parse
-from locust_llm.slo.rules import resolve
+from locust_llm.core.validation import validate_settings
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.run.control.early_stop import (
+    SURE,
+    EarlyStop,
+    ShareMonitor,
+    certain_standard_errors,
+    exceedance_evidence,
+)
+from locust_llm.slo.grammar import FAIL, parse_rule
+from locust_llm.slo.rules import resolve_rules
 
 
 def fed(rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, goodput: str | None = None) -> EarlyStop:
-    abort = EarlyStop(resolve(rules, None, goodput).readable, first_wave)
+    abort = EarlyStop(resolve_rules(rules, None, goodput).readable, first_wave)
     for record in records:
         abort.add(record)
     return abort
@@ -42,11 +48,11 @@ def mixed(good: int, bad: int, slow_ms: float = 200) -> list[Record]:
 
 def test_evidence_by_pencil() -> None:
     """One out of one beyond, where half may be: the mean of 2 p over p from 0.5 to 1 is 1.5. None out of one: 0.5."""
-    assert math.exp(evidence(1, 1, 0.5)) == pytest.approx(1.5)
-    assert math.exp(evidence(0, 1, 0.5)) == pytest.approx(0.5)
-    assert evidence(1, 7, 0.0) == math.inf
-    assert evidence(0, 7, 0.0) == 0
-    assert evidence(7, 7, 1.0) == -math.inf
+    assert math.exp(exceedance_evidence(1, 1, 0.5)) == pytest.approx(1.5)
+    assert math.exp(exceedance_evidence(0, 1, 0.5)) == pytest.approx(0.5)
+    assert exceedance_evidence(1, 7, 0.0) == math.inf
+    assert exceedance_evidence(0, 7, 0.0) == 0
+    assert exceedance_evidence(7, 7, 1.0) == -math.inf
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.5, 0.9])
@@ -56,7 +62,7 @@ def test_where_the_share_is_just_what_may_be_the_mean_of_the_evidence_is_one(sha
         math.log(math.comb(count, k))
         + k * math.log(share)
         + (count - k) * math.log(1 - share)
-        + evidence(k, count, share)
+        + exceedance_evidence(k, count, share)
         for k in range(count + 1)
     ]
     assert sum(map(math.exp, logs)) == pytest.approx(1)
@@ -74,7 +80,7 @@ def test_a_rule_that_holds_is_seldom_called_broken_however_often_one_looks(share
             following[beyond + 1] = following.get(beyond + 1, 0.0) + probability * share
         ways = {}
         for beyond, probability in following.items():
-            if beyond > share * count and evidence(beyond, count, share) >= math.log(SURE):
+            if beyond > share * count and exceedance_evidence(beyond, count, share) >= math.log(SURE):
                 ever += probability
             elif probability > 1e-15:
                 ways[beyond] = probability
@@ -166,7 +172,7 @@ def test_an_average_is_broken_from_128_requests_on() -> None:
 def test_an_average_lies_beyond_by_so_many_standard_errors() -> None:
     """Values of 90 and 120 ms by turns, 105 on average, with a standard deviation of 15: of 128, worth 85, by 4.55 of their
     errors beyond 97.6 ms and by 3.1 beyond 100."""
-    assert sure_distance(128 / 1.5) == pytest.approx(
+    assert certain_standard_errors(128 / 1.5) == pytest.approx(
         math.sqrt(2 * (1 + 50 / 85.3) * math.log(1 + 1.645 / 0.05)), rel=1e-3
     )
     turns = [answered(90 + 30 * (i % 2)) for i in range(128)]
@@ -264,9 +270,9 @@ def test_only_rules_that_say_abort_end_a_run_and_all_that_decide_are_told() -> N
      "ttft min < 1s"],
 )  # fmt: skip
 def test_what_can_be_met_until_the_end_cannot_abort(text: str) -> None:
-    assert not parse(text).early
-    assert list(mistakes(Settings(slo=(text,)))) == []
-    (said,) = mistakes(Settings(slo=(f"abort: {text}",)))
+    assert not parse_rule(text).early
+    assert list(validate_settings(Settings(slo=(text,)))) == []
+    (said,) = validate_settings(Settings(slo=(f"abort: {text}",)))
     assert said.startswith(f"SLO 'abort: {text}': ")
     assert said.endswith("can still meet the limit until the end of the run: leave out abort:, the rule is judged then")
 
@@ -300,14 +306,16 @@ def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: fl
                 at[text] = i + 1
     for count in sorted(set(at.values())):
         broken = tuple(text for text in at if at[text] == count)
-        results = summarise(collect(records[:count]), a_run(slo=broken), 0, records[:count]).slos
+        results = summarise_run(collect_columns(records[:count]), a_run(slo=broken), 0, records[:count]).slos
         assert [result.status for result in results] == [FAIL] * len(broken), (broken, count, results)
 
 
 def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look costs nothing in a run of a million requests that goes well."""
-    monkeypatch.setattr("locust_llm.run.control.early_stop.evidence", lambda *counts: pytest.fail("it was asked"))
-    count = Count(0.05, 1)
+    monkeypatch.setattr(
+        "locust_llm.run.control.early_stop.exceedance_evidence", lambda *counts: pytest.fail("it was asked")
+    )
+    count = ShareMonitor(0.05, 1)
     for _ in range(100):
         count.add(False)
     assert not count.broken()
@@ -315,7 +323,7 @@ def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pyte
 
 def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
     """All 221 that are over are beyond the limit; of the 6 others nothing is known, or that they are late too."""
-    count = Count(0.05, 1)
+    count = ShareMonitor(0.05, 1)
     for _ in range(221):
         count.add(True)
     count.broken(open_=6)
@@ -336,7 +344,7 @@ def test_a_state_names_the_first_requests_that_do_not_count() -> None:
 
 def test_states_by_pencil() -> None:
     texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
-    abort = EarlyStop([parse(text) for text in texts])
+    abort = EarlyStop([parse_rule(text) for text in texts])
     assert {text: state for text, (state, _) in abort.states().items()} == {
         "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet", "ttft avg < 1s": "nothing yet",
     }  # fmt: skip

@@ -13,10 +13,10 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered
 
-from locust_llm.core.journal import JOURNALS, Journal, pack
+from locust_llm.core.journal import JOURNALS, Journal, pack_record
 from locust_llm.run.control import messages
-from locust_llm.run.guarded import guarded
-from locust_llm.run.launch import PORT, master_port
+from locust_llm.run.guarded import spawn_critical
+from locust_llm.run.launch import PORT, set_master_port
 
 
 def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
@@ -25,9 +25,9 @@ def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
     def fails(word: str) -> None:
         raise ValueError(word)
 
-    guarded(failures.append, 0.0, fails, "at once")
-    guarded(failures.append, 0.01, fails, "later")
-    guarded(failures.append, 0.0, gevent.sleep, 100).kill()
+    spawn_critical(failures.append, 0.0, fails, "at once")
+    spawn_critical(failures.append, 0.01, fails, "later")
+    spawn_critical(failures.append, 0.0, gevent.sleep, 100).kill()
     gevent.sleep(0.05)
     assert failures == ["ValueError: at once", "ValueError: later"]
 
@@ -37,7 +37,7 @@ def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path
     master = Master(tmp_path, "a")
     (tmp_path / JOURNALS).mkdir(exist_ok=True)
     journal = Journal(tmp_path / JOURNALS / "a")
-    packed = pack(answered(1.0))
+    packed = pack_record(answered(1.0))
     journal.add(1, packed)
     journal.add(2, bytes(len(packed)))
     journal.add(3, packed)
@@ -71,7 +71,7 @@ def test_runs_that_start_at_once_do_not_share_a_port() -> None:
             master_bind_port=int(words[1]) if len(words) > 1 else PORT,
         )  # fmt: skip
         with socket.create_server(("", 0)) as taken:
-            master_port(options)
+            set_master_port(options)
             ports.append((options.master_bind_port, options.master_port, options.master_bind_host))
             assert options.master_bind_port != taken.getsockname()[1]
     (one, _, host), (other, _, _), (given, _, _), (known, _, everywhere) = ports

@@ -12,8 +12,8 @@ from support.records import answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.run.control.early_stop import SURE, EarlyStop
-from locust_llm.run.control.in_flight import Sends
-from locust_llm.slo.grammar import parse
+from locust_llm.run.control.in_flight import RequestsInFlight
+from locust_llm.slo.grammar import parse_rule
 
 REPORTS_S = 0.25
 
@@ -30,7 +30,7 @@ def request(sent_at: float, took_s: float, *, ok: bool, worker: str = "local", *
 
 
 def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
-    sends = Sends()
+    sends = RequestsInFlight()
     fast = request(1.0, 0.001, ok=False)
     sends.over(fast)
     assert sends.open == 0
@@ -47,7 +47,7 @@ def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
 
 def test_of_a_process_that_has_ended_nothing_is_under_way() -> None:
     """Two ended after its last report, and one of three at the gate never came so far: all records count, in their order."""
-    sends = Sends()
+    sends = RequestsInFlight()
     assert sends.report("local", 2.0, admitted=2, over=0, waiting=3) == []
     first, second = request(2.1, 1, ok=True), request(2.2, 0.5, ok=True)
     sends.over(second)
@@ -59,7 +59,7 @@ def test_of_a_process_that_has_ended_nothing_is_under_way() -> None:
 
 
 def test_requests_at_the_gate_are_under_way_and_those_that_never_came_so_far_are_not() -> None:
-    sends = Sends()
+    sends = RequestsInFlight()
     refused = failed("refused", sent_at=None, asked_at=1.0)
     sends.over(refused)
     assert sends.report("local", 2.0, admitted=3, over=0, waiting=7) == [refused]
@@ -67,7 +67,7 @@ def test_requests_at_the_gate_are_under_way_and_those_that_never_came_so_far_are
 
 
 def test_each_process_has_its_own_clock() -> None:
-    sends = Sends()
+    sends = RequestsInFlight()
     a, b = request(100.0, 1, ok=True, worker="a"), request(5.0, 1, ok=True, worker="b")
     sends.over(a)
     sends.over(b)
@@ -78,7 +78,7 @@ def test_each_process_has_its_own_clock() -> None:
 
 def test_how_many_are_under_way_for_how_long() -> None:
     """Five at 1 s, five more by 2 s; one of the first is over, and one of the others decodes."""
-    sends = Sends()
+    sends = RequestsInFlight()
     sends.report("local", 1.0, admitted=5, over=0)
     sends.over(request(0.9, 0.5, ok=True))
     sends.report("local", 2.0, admitted=10, over=1, decoding=1)
@@ -93,7 +93,11 @@ def test_how_many_are_under_way_for_how_long() -> None:
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5), st.sampled_from("ab")), max_size=40))
 def test_all_that_was_sent_is_either_counted_or_under_way(plan: list[tuple[float, float, str]]) -> None:
     """Whatever the order: and when all is over, nothing is under way and every record was counted once."""
-    sends, counted, made = Sends(), 0, [request(at, took, ok=True, worker=worker) for at, took, worker in plan]
+    sends, counted, made = (
+        RequestsInFlight(),
+        0,
+        [request(at, took, ok=True, worker=worker) for at, took, worker in plan],
+    )
     over = sorted(made, key=lambda record: record.closed_at)
     for i in range(45):
         now = i * REPORTS_S
@@ -115,8 +119,8 @@ def ended_at(
     rule: str, seed: int, *, failing: float, latency_s: float, failure_s: float, rate: float, run_s: float
 ) -> float:
     """When a run of two workers with random arrivals is ended by the rule; infinite: it is not."""
-    draw, sends = random.Random(seed), Sends()
-    abort = EarlyStop([parse(rule)], sends=sends)
+    draw, sends = random.Random(seed), RequestsInFlight()
+    abort = EarlyStop([parse_rule(rule)], sends=sends)
     over: list[tuple[float, int, Record]] = []
     admitted, done = {"a": 0, "b": 0}, {"a": 0, "b": 0}
     arrivals, sent_at = _arrivals(draw, rate), 0.0

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.core.server_times import ServerTimes
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.analysis.summarise import evidence
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.selection import RequestSelection
+from locust_llm.report.analysis.summarise import collect_evidence
 from locust_llm.run.control.live_stats import PARTS, PARTS_S, LiveStats
 
 
@@ -156,17 +156,17 @@ records = st.lists(
 @given(records)
 def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> None:
     """To three digits."""
-    health = Health(worker="a", cpu_share=0.5, loop_lag_p99_ms=3.0, cpu_wait_share=0.1)
+    health = ProcessHealth(worker="a", cpu_share=0.5, loop_lag_p99_ms=3.0, cpu_wait_share=0.1)
     stats = LiveStats()
     tell(stats, "a", health=health)
     for record in records:
         stats.add(record)
-    columns = collect(records).requests
-    main = Selection(columns, (columns["phase"] == "profiling").to_numpy())
+    columns = collect_columns(records).requests
+    main = RequestSelection(columns, (columns["phase"] == "profiling").to_numpy())
     if not main.size:
         assert stats.client() is None
         return
-    for exact in evidence(main, [health]):
+    for exact in collect_evidence(main, [health]):
         found = stats._clients[exact.worker].evidence(exact.worker)
         assert (found.requests, found.merged_share) == (exact.requests, exact.merged_share)
         assert (found.loop_lag_p99_ms, found.cpu_share) == (exact.loop_lag_p99_ms, exact.cpu_share)
@@ -184,7 +184,7 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
     assert stats.client() is None  # too few to say it
     clock.now += 0.1
     assert stats.client().level == "OK"
-    tell(stats, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
+    tell(stats, "local", health=ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
     assert stats.client().level == "DEGRADED"
 
 

@@ -16,8 +16,16 @@ from locust_llm.core.phases import PROFILING
 from locust_llm.core.settings import Settings
 from locust_llm.run.control import progress as module
 from locust_llm.run.control.live_stats import LiveStats
-from locust_llm.run.control.progress import CLEAR, Part, fitted, keep_apart, lives, parts, progress
-from locust_llm.slo.client_verdict import DEGRADED, Verdict
+from locust_llm.run.control.progress import (
+    CLEAR,
+    ProgressPart,
+    build_progress_parts,
+    fit_progress_line,
+    is_live_terminal,
+    keep_logs_off_live_line,
+    show_run_progress,
+)
+from locust_llm.slo.client_verdict import DEGRADED, ClientVerdict
 
 
 class Step:
@@ -39,8 +47,8 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
     return SimpleNamespace(**{**fields, **known})
 
 
-def said(control: Any, elapsed_s: float = 12.4, client: Verdict | None = None) -> str:
-    return " | ".join(part.text for part in parts(control, elapsed_s, client))
+def said(control: Any, elapsed_s: float = 12.4, client: ClientVerdict | None = None) -> str:
+    return " | ".join(part.text for part in build_progress_parts(control, elapsed_s, client))
 
 
 def test_a_sentence_with_everything() -> None:
@@ -53,18 +61,21 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.recent_due.add((3_000_000, 5_000_000))
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
-    assert said(gated, client=Verdict(DEGRADED)) == (
+    assert said(gated, client=ClientVerdict(DEGRADED)) == (
         "profiling 12/45 s |   42/110: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 4.98 s | gate  3/3, "
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
-    all_ = parts(gated, 12.4, Verdict(DEGRADED))
-    assert fitted(all_, 87) == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
-    assert fitted(all_, 123) == (
+    all_ = build_progress_parts(gated, 12.4, ClientVerdict(DEGRADED))
+    assert (
+        fit_progress_line(all_, 87)
+        == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
+    )
+    assert fit_progress_line(all_, 123) == (
         "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond so far"
         " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
-    assert fitted(parts(gated, 12.4, Verdict("OK")), 85) == (
+    assert fit_progress_line(build_progress_parts(gated, 12.4, ClientVerdict("OK")), 85) == (
         "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
 
@@ -117,12 +128,14 @@ def test_rules_that_hold() -> None:
     )
 
 
-PARTS = st.builds(Part, st.integers(0, 9), st.text("ab", min_size=5, max_size=12), st.text("cd", max_size=4))
+PARTS = st.builds(ProgressPart, st.integers(0, 9), st.text("ab", min_size=5, max_size=12), st.text("cd", max_size=4))
 
 
 @given(st.lists(PARTS, max_size=6), st.integers(1, 60))
-def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(known: list[Part], columns: int) -> None:
-    line = fitted(known, columns)
+def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(
+    known: list[ProgressPart], columns: int
+) -> None:
+    line = fit_progress_line(known, columns)
     assert len(line) <= columns
     assert bool(line) == bool(known)
     if len(line) < columns:
@@ -131,8 +144,13 @@ def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(kn
 
 
 def test_what_matters_most_stays_and_a_small_part_takes_the_place_of_a_large_one() -> None:
-    known = [Part(2, "a long one", "long"), Part(0, "abc"), Part(1, "far too long for it"), Part(3, "de")]
-    assert [fitted(known, columns) for columns in (2, 9, 10, 15, 21, 99)] == [
+    known = [
+        ProgressPart(2, "a long one", "long"),
+        ProgressPart(0, "abc"),
+        ProgressPart(1, "far too long for it"),
+        ProgressPart(3, "de"),
+    ]
+    assert [fit_progress_line(known, columns) for columns in (2, 9, 10, 15, 21, 99)] == [
         "ab", "abc | de", "long | abc", "long | abc | de", "a long one | abc | de",
         "a long one | abc | far too long for it | de",
     ]  # fmt: skip
@@ -162,7 +180,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each:
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(module, "gevent", SimpleNamespace(sleep=sleep))
     with pytest.raises(Killed):
-        progress(watched, out)
+        show_run_progress(watched, out)
 
 
 def nothing(watched: Any) -> None: ...
@@ -183,14 +201,14 @@ def test_the_client_verdict_that_was_shown_last_is_known(monkeypatch: pytest.Mon
     out, seen, looks = io.StringIO(), list[Any](), iter(range(1, 99))
 
     def judged(watched: Any) -> None:
-        verdict = Verdict(DEGRADED if next(looks) <= 10 else "OK")
+        verdict = ClientVerdict(DEGRADED if next(looks) <= 10 else "OK")
         watched.live_stats.client = lambda: verdict
         seen.append(watched.live_stats)
 
     watch(monkeypatch, out, 12, judged)
     assert out.getvalue().count("client DEGRADED") == 2
-    assert seen[-1].shown_client == Verdict(DEGRADED)
-    assert seen[-1].client() == Verdict("OK")
+    assert seen[-1].shown_client == ClientVerdict(DEGRADED)
+    assert seen[-1].client() == ClientVerdict("OK")
 
 
 def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +220,10 @@ def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.Mo
 
 def test_over_a_terminal_that_cannot_go_back_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    assert lives(Terminal())
-    assert not lives(io.StringIO())
+    assert is_live_terminal(Terminal())
+    assert not is_live_terminal(io.StringIO())
     monkeypatch.setenv("TERM", "dumb")
-    assert not lives(Terminal())
+    assert not is_live_terminal(Terminal())
 
 
 def test_each_phase_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +241,8 @@ def test_a_log_line_is_not_glued_to_the_live_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     out, logger = Terminal(), logging.getLogger("locust_llm.test_progress")
     logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
-    keep_apart((logger.name, logger.name))
-    keep_apart((logger.name,))  # the next run of the same process
+    keep_logs_off_live_line((logger.name, logger.name))
+    keep_logs_off_live_line((logger.name,))  # the next run of the same process
     out.write("live line")
     logger.warning("said")
     assert out.getvalue() == f"live line{CLEAR}said\n"
@@ -233,6 +251,6 @@ def test_a_log_line_is_not_glued_to_the_live_line(monkeypatch: pytest.MonkeyPatc
 def test_a_log_that_is_no_terminal_stays_as_it_is() -> None:
     out, logger = io.StringIO(), logging.getLogger("locust_llm.test_progress")
     logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
-    keep_apart((logger.name,))
+    keep_logs_off_live_line((logger.name,))
     logger.warning("said")
     assert out.getvalue() == "said\n"

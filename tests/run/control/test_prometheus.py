@@ -9,18 +9,18 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.prometheus_text import read, value
 from support.records import answered, failed
 
-from locust_llm.core.run import Health
+from locust_llm.core.run import ProcessHealth
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.control.prometheus import (
     HISTOGRAMS,
     TTFT,
-    Buckets,
-    Totals,
-    exposition,
-    finer,
-    gauges,
-    part_seconds,
+    BucketCounts,
+    RunTotals,
+    build_gauges,
+    build_part_counters,
+    format_exposition,
+    refine_bounds,
 )
 from locust_llm.run.discovery import Discovery
 from locust_llm.web.scrape import (
@@ -30,8 +30,8 @@ from locust_llm.web.scrape import (
 
 
 @pytest.fixture
-def totals() -> Totals:
-    totals = Totals()
+def totals() -> RunTotals:
+    totals = RunTotals()
     for record in (
         answered(40, 60, admitted_at=10.0),
         answered(41, 300, admitted_at=10.5, asked_at=10.0),
@@ -43,8 +43,8 @@ def totals() -> Totals:
     return totals
 
 
-def test_counters_by_phase_and_outcome(totals: Totals) -> None:
-    found = read(exposition(*totals.families()))
+def test_counters_by_phase_and_outcome(totals: RunTotals) -> None:
+    found = read(format_exposition(*totals.families()))
     assert value(found, "requests_total", phase="profiling", outcome="ok") == 2
     assert value(found, "requests_total", phase="profiling", outcome="rate_limited") == 1
     assert value(found, "requests_total", phase="profiling", outcome="cut") == 1
@@ -54,8 +54,8 @@ def test_counters_by_phase_and_outcome(totals: Totals) -> None:
     assert value(found, "input_tokens_total", phase="warmup") == 100
 
 
-def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Totals) -> None:
-    found = read(exposition(*totals.families()))
+def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: RunTotals) -> None:
+    found = read(format_exposition(*totals.families()))
 
     def bucket(name: str, le: str) -> float:
         return value(found, f"{name}_bucket", le=le, phase="profiling")
@@ -75,7 +75,7 @@ def test_seconds_by_part_are_counters() -> None:
     waited = answered(40, limit=1, admitted_at=10.0, asked_at=9.9, due_at=9.9)
     for record in (waited, answered(200, phase="warmup"), failed()):
         stats.add(record)
-    found = read(exposition(*part_seconds(stats.parts)))
+    found = read(format_exposition(*build_part_counters(stats.parts)))
     assert value(found, "part_seconds_total", phase="profiling", part="gate") == pytest.approx(0.1)
     assert value(found, "part_seconds_total", phase="profiling", part="server") == pytest.approx(0.04)
     assert value(found, "part_seconds_total", phase="warmup", part="server") == pytest.approx(0.2)
@@ -83,8 +83,8 @@ def test_seconds_by_part_are_counters() -> None:
 
 
 def test_before_any_request_there_is_nothing() -> None:
-    assert exposition(*part_seconds(LiveStats().parts)) == ""
-    assert exposition(*Totals().families()) == ""
+    assert format_exposition(*build_part_counters(LiveStats().parts)) == ""
+    assert format_exposition(*RunTotals().families()) == ""
 
 
 def test_gauges_say_how_the_run_stands() -> None:
@@ -94,13 +94,17 @@ def test_gauges_say_how_the_run_stands() -> None:
     now[0] += 2
     stats.update("b", used=1, waiting=3, decoding=5)
     stats.update("a", used=2, waiting=10, decoding=4, reads=80)
-    found = read(exposition(*gauges(stats, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"})))
+    found = read(
+        format_exposition(*build_gauges(stats, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"}))
+    )
     assert {name: value for (name, labels), value in found.items() if not labels} == {
         "users": 25, "prefill_gate_limit": 3, "prefill_gate_waiting": 13, "requests_in_prefill": 3,
         "requests_decoding": 9, "output_tokens_per_second": 40,
     }  # fmt: skip
     assert value(found, "run_info", model='a "b"\\', phase="warmup") == 1
-    assert {name for name, _ in read(exposition(*gauges(stats, users=25, limit=3, info={}, over=True)))} == {"run_info"}
+    assert {
+        name for name, _ in read(format_exposition(*build_gauges(stats, users=25, limit=3, info={}, over=True)))
+    } == {"run_info"}
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
@@ -108,15 +112,15 @@ def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
     stats = LiveStats(lambda: next(moments))
     stats.add(answered(5, 10))
     stats.update(
-        "local", used=0, waiting=0, decoding=0, health=Health(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)
+        "local", used=0, waiting=0, decoding=0, health=ProcessHealth(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)
     )
-    found = read(exposition(*gauges(stats, users=1, limit=None, info={})))
+    found = read(format_exposition(*build_gauges(stats, users=1, limit=None, info={})))
     assert ("prefill_gate_limit", frozenset()) not in found
     assert value(found, "client_level") == 1
 
 
-def test_names_and_labels_stay_as_dashboards_have_them(totals: Totals) -> None:
-    found = read(exposition(*totals.families()))
+def test_names_and_labels_stay_as_dashboards_have_them(totals: RunTotals) -> None:
+    found = read(format_exposition(*totals.families()))
     labels = {name: {label for of, pairs in found if of == name for label, _ in pairs} for name, _ in found}
     histograms = (name for name, *_ in HISTOGRAMS)
     assert labels == {
@@ -134,7 +138,7 @@ def test_buckets_rise() -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def a_control(totals: Totals) -> Any:
+def a_control(totals: RunTotals) -> Any:
     return SimpleNamespace(
         environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stages=None,
         folder=Path("r"), survey=Discovery(), draining=False, plan=SimpleNamespace(phase="profiling"),
@@ -153,7 +157,7 @@ def page(shown: Any, path: str, base: str = "", login: bool = False) -> Any:
     return web_ui.app.test_client().get(path)
 
 
-def test_the_page_is_beside_those_of_locust_under_the_same_path(totals: Totals) -> None:
+def test_the_page_is_beside_those_of_locust_under_the_same_path(totals: RunTotals) -> None:
     answer = page(a_control(totals), "/of/the/team/llm/metrics", base="/of/the/team")
     assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
     found = read(answer.text)
@@ -169,7 +173,7 @@ def test_before_the_first_run_the_page_is_empty() -> None:
     assert (answer.status_code, answer.text) == (200, "")
 
 
-def test_a_login_is_asked_for_here_too(totals: Totals) -> None:
+def test_a_login_is_asked_for_here_too(totals: RunTotals) -> None:
     answer = page(a_control(totals), "/llm/metrics", login=True)
     assert answer.status_code == 302
     assert "/login" in answer.headers["Location"]
@@ -182,7 +186,7 @@ def test_headless_there_is_no_page() -> None:
 
 def quantile(share: float, bounds: tuple[float, ...], values: list[float]) -> float:
     """As Prometheus' ``histogram_quantile`` has it: even within a bucket, and from 0 in the first."""
-    counted = Buckets(bounds)
+    counted = BucketCounts(bounds)
     for each in values:
         counted.add(each)
     rank, below, lower = share * len(values), 0.0, 0.0
@@ -209,4 +213,4 @@ VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1
 
 def test_the_bounds_of_vllm_are_among_ours() -> None:
     assert set(VLLM_TTFT) <= set(TTFT)
-    assert finer(1.0, (2.0, 2.2)) == (1.0, 1.19, 1.41, 1.68, 2.0, 2.2)
+    assert refine_bounds(1.0, (2.0, 2.2)) == (1.0, 1.19, 1.41, 1.68, 2.0, 2.2)

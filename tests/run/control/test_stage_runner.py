@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 from support.records import answered
 
-from locust_llm.core.report_result import Figure, ReportResult
+from locust_llm.core.report_result import MetricValue, ReportResult
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile, read_run
 from locust_llm.core.sweep import STOPPED, TIME_UP
 from locust_llm.run.control import stage_runner as module
-from locust_llm.run.control.run_store import Made
-from locust_llm.run.control.stage_runner import BlockRunner, StageRunner, enough
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.run.control.run_store import ReportOutcome
+from locust_llm.run.control.stage_runner import BlockRunner, StageRunner, count_requests_needed
+from locust_llm.slo.client_verdict import ClientVerdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
 
@@ -25,9 +25,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders of which reports were made."""
     made: list[Path] = []
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> ReportOutcome:
         made.append(folder)
-        return Made(ReportResult(slo_status="PASS", figures={"output_token_throughput": Figure(50.0)}))
+        return ReportOutcome(ReportResult(slo_status="PASS", figures={"output_token_throughput": MetricValue(50.0)}))
 
     monkeypatch.setattr(module, "make_reports", make)
     return made
@@ -86,13 +86,13 @@ def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Pat
 @pytest.mark.parametrize(
     ("result", "why"),
     [(ReportResult(slo_status="FAIL"), "the SLO failed in two stages in a row"),
-     (ReportResult(client=Verdict("INVALID")), "the load generator was too slow in two stages in a row"),
+     (ReportResult(client=ClientVerdict("INVALID")), "the load generator was too slow in two stages in a row"),
      (None, "")],
 )  # fmt: skip
 def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
     result: ReportResult | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "make_reports", lambda folder: Made(result))
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
     one = begun(Settings(sweep="concurrency=2,4,6", stage_requests=3), tmp_path)
     one.close(facts, report=True)
     assert one.next() is True
@@ -151,7 +151,7 @@ def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
     ("slo", "count"), [((), 100), (("ttft p95 < 1s",), 100), (("ttft p99 < 1s", "error_rate < 1%"), 368)]
 )
 def test_a_stage_has_as_many_requests_as_its_rules_need(slo: tuple[str, ...], count: int) -> None:
-    assert enough(Settings(slo=slo)) == count
+    assert count_requests_needed(Settings(slo=slo)) == count
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------

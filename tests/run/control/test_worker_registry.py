@@ -8,9 +8,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered, failed
 
-from locust_llm.core.journal import JOURNALS, Journal, pack
+from locust_llm.core.journal import JOURNALS, Journal, pack_record
 from locust_llm.run.control import worker_registry as module
-from locust_llm.run.control.worker_registry import QUIET_S, Loss
+from locust_llm.run.control.worker_registry import QUIET_S, WorkerLoss
 from locust_llm.run.protocol import GONE_S, Records
 
 
@@ -18,7 +18,7 @@ from locust_llm.run.protocol import GONE_S, Records
 def cut(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Workers whose connections are closed."""
     closed: set[str] = set()
-    monkeypatch.setattr(module, "connected", lambda runner, name: name not in closed)
+    monkeypatch.setattr(module, "is_worker_connected", lambda runner, name: name not in closed)
     return closed
 
 
@@ -69,7 +69,7 @@ def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Pat
     records = [answered(100, id=f"r{n}", admitted_at=10.0) for n in range(3)] + [
         failed("refused", sent_at=None, id="x")
     ]
-    batch = Records(1, [pack(record) for record in records])
+    batch = Records(1, [pack_record(record) for record in records])
     assert master.workers.take("a", batch) == records
     assert master.workers.take("a", batch) == []
     assert master.workers.back("a", "profiling", 4)
@@ -97,12 +97,12 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
     for name in "ab":
         journal = Journal(tmp_path / JOURNALS / name)
         for serial in (1, 2, 3):
-            journal.add(serial, pack(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
+            journal.add(serial, pack_record(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
         journal.count(admitted=4, begun=6, ended=5)
-    master.workers.take("a", Records(2, [pack(answered(100, id="a2", admitted_at=10.0))]))
+    master.workers.take("a", Records(2, [pack_record(answered(100, id="a2", admitted_at=10.0))]))
     assert [record.id for record in master.workers.recover("a")] == ["a1", "a3"]
     loss: Any = master.workers.drop("a")
-    assert isinstance(loss, Loss)
+    assert isinstance(loss, WorkerLoss)
     assert (loss.sent, loss.sessions) == (1, (6, 5))
     master.workers.remove_journal("a")
     assert [path.name for path in (tmp_path / JOURNALS).iterdir()] == ["b"]

@@ -27,13 +27,13 @@ from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
 from locust_llm.client.response import Response
 from locust_llm.core.record import CUT, OK, RETRIED, Record
-from locust_llm.core.spans.ids import traceparent
-from locust_llm.run.arms import Side
+from locust_llm.core.spans.ids import make_traceparent
+from locust_llm.run.arms import VariantTarget
 from locust_llm.run.sessions import branch as module
-from locust_llm.run.sessions.turn import Turn
+from locust_llm.run.sessions.turn import OutgoingTurn
 from locust_llm.run.worker.affinity import Affinity
 from locust_llm.run.worker.permits import Permit
-from locust_llm.run.worker.sender import Sender
+from locust_llm.run.worker.sender import WorkerContext
 
 
 class User(LLMUser):
@@ -82,7 +82,7 @@ def test_the_bytes_of_a_request(user: User) -> None:
 
 
 def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
-    side = Side("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
+    side = VariantTarget("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
     for _ in range(2):
         prepared, wire, _ = user._branches.main._prepare([b"x"], "id", None, side)
         assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
@@ -106,7 +106,7 @@ def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
 def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User) -> None:
     """Whichever way it is prepared, remembered or anew; of a retry it is another one."""
 
-    def sent(request_id: str = "id", side: Side | None = None, **headers: str) -> str | None:
+    def sent(request_id: str = "id", side: VariantTarget | None = None, **headers: str) -> str | None:
         side = user.sender.side(None) if side is None else side
         given = parts(user._branches.main._prepare([b"x"], request_id, headers, side)[1])[1]
         found = [value for name, value in given.items() if name.lower() == "traceparent"]
@@ -115,12 +115,12 @@ def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User
 
     assert sent() is sent(A="b") is None  # --no-traceparent, and before there is a run
     user.sender.trace = "4bf92f3577b34da6"
-    assert sent() == sent() == sent(A="b") == traceparent(user.sender.trace, "id")
-    assert sent("id.2") == traceparent(user.sender.trace, "id.2") != sent()
+    assert sent() == sent() == sent(A="b") == make_traceparent(user.sender.trace, "id")
+    assert sent("id.2") == make_traceparent(user.sender.trace, "id.2") != sent()
     user.sender.trace = "4bf92f3577b34da7"  # the next run
-    assert sent() == traceparent("4bf92f3577b34da7", "id")
+    assert sent() == make_traceparent("4bf92f3577b34da7", "id")
     assert sent(TraceParent="own") == "own"
-    assert sent(side=Side("candidate", "http://other:1", None, (), {"Traceparent": "its"})) == "its"
+    assert sent(side=VariantTarget("candidate", "http://other:1", None, (), {"Traceparent": "its"})) == "its"
     user.client.headers["TRACEPARENT"] = "mine"
     assert sent() == sent(A="b") == "mine"
 
@@ -165,9 +165,9 @@ def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> No
         sent.append(request)
         return replace(answered(10), **request.labels)
 
-    monkeypatch.setattr(module, "exchange", exchange)
-    user.sender.affinity = Affinity({"": Side("", "http://server:8000", "the run's", ("ignore_eos",))})
-    turn = Turn([{"role": "user", "content": "x"}], 1, 5, sized=True)
+    monkeypatch.setattr(module, "exchange_request", exchange)
+    user.sender.affinity = Affinity({"": VariantTarget("", "http://server:8000", "the run's", ("ignore_eos",))})
+    turn = OutgoingTurn([{"role": "user", "content": "x"}], 1, 5, sized=True)
 
     def asked(own: str | None = None, **fields: Any) -> tuple[str, str, bool, bool]:
         user.model = own
@@ -204,9 +204,9 @@ class Attempts:
         self.shown: list[Any] = []
         self.asked: list[tuple[int, float | None]] = []
         self.user, self.answers = user, list(answers)
-        user.sender = Sender(user.environment, replace(user.sender.settings, **settings), self.kept.append)
+        user.sender = WorkerContext(user.environment, replace(user.sender.settings, **settings), self.kept.append)
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
-        monkeypatch.setattr(module, "exchange", self.exchange)
+        monkeypatch.setattr(module, "exchange_request", self.exchange)
         user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))
 
     def exchange(self, line: Any, gate: Any, request: Request, *_: Any) -> Record:
@@ -361,7 +361,7 @@ def test_what_is_sent_back_is_in_no_message_and_the_backend_is_a_line(
         user, monkeypatch, failed("http_status", error=message), echo_header="x-route", backend_header="x-at"
     )
     branch = user._branches.main
-    user.sender.affinity = Affinity({"": Side("", "http://server:8000", None, ())}, (), "x-route")
+    user.sender.affinity = Affinity({"": VariantTarget("", "http://server:8000", None, ())}, (), "x-route")
     branch._session, branch.line.stream = "one", Response(0)
     head = (
         b"HTTP/1.1 500 No\r\nX-Route: pod-eighteen\r\nX-At: three\x9b31m of pod-eighteen\r\nContent-Length: 0\r\n\r\n"
@@ -382,7 +382,7 @@ def attempts_request(number: int) -> Request:
 
 def test_each_address_has_its_connection_and_its_bytes(user: User) -> None:
     branch = user._branches.main
-    a, b = (Side("", f"http://{host}:1", None, ()) for host in "ab")
+    a, b = (VariantTarget("", f"http://{host}:1", None, ()) for host in "ab")
     prepared = [branch._prepare([b"x"], "id", None, side)[0] for side in (a, b, a, b)]
     assert prepared[0] is prepared[2] is not prepared[1] is prepared[3]  # made by requests once for each
     lines = [branch._line(side.address) for side in (a, b, a)]

@@ -17,12 +17,12 @@ from support.records import answered, failed
 from locust_llm import LLMUser
 from locust_llm.client.request import Request
 from locust_llm.core.record import OK, Record
-from locust_llm.load.conversation import Sessions
-from locust_llm.load.formats import Item
+from locust_llm.load.conversation import ConversationSource
+from locust_llm.load.formats import DatasetSession
 from locust_llm.load.formats import Turn as FileTurn
-from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.prompts import PromptLengthModel, Prompts
 from locust_llm.run.sessions import branch as module
-from locust_llm.run.sessions.tree import Tree
+from locust_llm.run.sessions.tree import SessionTree
 from locust_llm.run.worker.permits import Permit
 
 TAKES_S = {"a": 0.02, "b": 0.2, "c": 0.03}
@@ -39,8 +39,8 @@ class User(LLMUser):
 def user(monkeypatch: pytest.MonkeyPatch) -> User:
     user = User(Environment(user_classes=[User], host="http://server:8000/v1"))
     user.sent = []
-    user.sender.prompts = Prompts(Lengths(), seed=1)
-    user.sender.sessions = Sessions(user.sender.prompts, seed=1)
+    user.sender.prompts = Prompts(PromptLengthModel(), seed=1)
+    user.sender.sessions = ConversationSource(user.sender.prompts, seed=1)
     user.sender.permits.grant("profiling", 100)
 
     def exchange(line: Any, gate: Any, request: Request, *_: Any) -> Record:
@@ -60,21 +60,21 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
         return [b"{}"]
 
     sending: list[Any] = []
-    real = module.Branch.send
+    real = module.RequestSender.send
 
-    def send(self: module.Branch, permit: Permit, turn: Any, *rest: Any) -> Record:
+    def send(self: module.RequestSender, permit: Permit, turn: Any, *rest: Any) -> Record:
         self.line.sends = turn.messages  # type: ignore[attr-defined]
         return real(self, permit, turn, *rest)
 
-    def answer(self: module.Branch, record: Record) -> Any:
+    def answer(self: module.RequestSender, record: Record) -> Any:
         found = module.answered(record, [], {"content": self.line.says})  # type: ignore[attr-defined]
         return found
 
-    monkeypatch.setattr(module, "request_pieces", body)
-    monkeypatch.setattr(module, "exchange", exchange)
-    monkeypatch.setattr(module.Branch, "send", send)
-    monkeypatch.setattr(module.Branch, "answer", answer)
-    monkeypatch.setattr(module.Branch, "text", property(lambda self: self.line.says))
+    monkeypatch.setattr(module, "encode_request_pieces", body)
+    monkeypatch.setattr(module, "exchange_request", exchange)
+    monkeypatch.setattr(module.RequestSender, "send", send)
+    monkeypatch.setattr(module.RequestSender, "answer", answer)
+    monkeypatch.setattr(module.RequestSender, "text", property(lambda self: self.line.says))
     return user
 
 
@@ -91,8 +91,8 @@ DIAMOND = (
 
 
 def sent(user: User, *turns: FileTurn, permit: Permit | None = None) -> dict[int, Record]:
-    conversation = user.sender.sessions.begin(Item(id="s", turns=turns, row=1))
-    tree = Tree(user._branches, conversation, None, name=None, headers=None, keep_text=False, body={})
+    conversation = user.sender.sessions.begin(DatasetSession(id="s", turns=turns, row=1))
+    tree = SessionTree(user._branches, conversation, None, name=None, headers=None, keep_text=False, body={})
     tree.send(permit or user._branches.main.permit())
     return {record.turn: record for record in tree.records}
 

@@ -16,13 +16,13 @@ import pytest
 from support.exports import as_json, as_protobuf, span
 
 from locust_llm.core.spans import otlp_protobuf
-from locust_llm.core.spans.ids import trace_id
-from locust_llm.core.spans.join import Sorted
+from locust_llm.core.spans.ids import make_trace_id
+from locust_llm.core.spans.join import SortedSpans
 from locust_llm.core.spans.reported import FILE, read_spans
 from locust_llm.run.control.buffered_file import BufferedFile
 from locust_llm.run.spans import export
-from locust_llm.run.spans.receiver import SpanReceiver, place
-from locust_llm.run.spans.server import Server
+from locust_llm.run.spans.receiver import SpanReceiver, parse_receiver_address
+from locust_llm.run.spans.server import SpanExportServer
 
 RUN = "4bf92f3577b34da6"
 CUT = (BrokenPipeError, ConnectionResetError)
@@ -30,25 +30,25 @@ PROTOBUF, JSON = {"Content-Type": export.PROTOBUF}, {"Content-Type": "applicatio
 
 
 def of(request_id: str) -> dict[str, Any]:
-    return span(trace_id(RUN, request_id), queue=0.25)
+    return span(make_trace_id(RUN, request_id), queue=0.25)
 
 
 @pytest.fixture
-def told() -> list[Sorted]:
+def told() -> list[SortedSpans]:
     return []
 
 
 @pytest.fixture
-def server(told: list[Sorted]) -> Iterator[Server]:
+def server(told: list[SortedSpans]) -> Iterator[SpanExportServer]:
     """In a thread of this process; a request may take 0.3 s."""
-    made = Server(socket.create_server(("127.0.0.1", 0)), RUN, told.append, request_s=0.3)
+    made = SpanExportServer(socket.create_server(("127.0.0.1", 0)), RUN, told.append, request_s=0.3)
     threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
     yield made
     made.shutdown()
     made.server_close()
 
 
-def post(server: Server, body: bytes, headers: dict[str, str], path: str = "/v1/traces") -> tuple[int, bytes]:
+def post(server: SpanExportServer, body: bytes, headers: dict[str, str], path: str = "/v1/traces") -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.request("POST", path, body, headers)
     answer = connection.getresponse()
@@ -62,7 +62,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_what_it_takes(server: Server, told: list[Sorted]) -> None:
+def test_what_it_takes(server: SpanExportServer, told: list[SortedSpans]) -> None:
     assert post(server, as_json(of("a")), JSON) == (200, b"{}")
     assert post(server, as_protobuf(of("a")), PROTOBUF) == (200, b"")
     assert post(server, gzip.compress(as_protobuf(of("a"))), PROTOBUF | {"Content-Encoding": "gzip"}) == (200, b"")
@@ -75,7 +75,7 @@ def test_what_it_takes(server: Server, told: list[Sorted]) -> None:
     assert sum(one.counts.get("received", 0) for one in told) == 3_003
 
 
-def test_what_it_refuses(server: Server, told: list[Sorted]) -> None:
+def test_what_it_refuses(server: SpanExportServer, told: list[SortedSpans]) -> None:
     bomb = gzip.compress(bytes(export.MAX_BYTES + 1))
     cases = [
         (b"{", JSON, 400, "no OTLP spans"),
@@ -102,7 +102,7 @@ def test_what_it_refuses(server: Server, told: list[Sorted]) -> None:
     assert post(server, as_json(of("a")), JSON)[0] == 200
 
 
-def test_a_slow_client_is_cut_and_many_are_turned_away(server: Server, told: list[Sorted]) -> None:
+def test_a_slow_client_is_cut_and_many_are_turned_away(server: SpanExportServer, told: list[SortedSpans]) -> None:
     """One that sends its headers, and one that sends its body, a byte at a time."""
     head = b"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n"
     for slow in (head, head + b"\r\n"):
@@ -163,21 +163,21 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     hurried.start(gevent.spawn, tmp_path / "gone", BufferedFile)
     hurried.request("a", ok=True)
     hurried.request("b", ok=True)
-    hurried.take(msgspec.json.encode(Sorted(counts={"received": 3, "other_traces": 3})))
+    hurried.take(msgspec.json.encode(SortedSpans(counts={"received": 3, "other_traces": 3})))
     hurried.hurry()
     assert "(3 spans came, none of them with times of a request)" in next(hurried.finish(lambda: 0.0))
 
 
 def test_where_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [place(one) for one in ("localhost", "0.0.0.0:1", "[::1]:4317")] == [
+    assert [parse_receiver_address(one) for one in ("localhost", "0.0.0.0:1", "[::1]:4317")] == [
         ("localhost", 4318), ("0.0.0.0", 1), ("::1", 4317),
     ]  # fmt: skip
     for wrong in ("", ":4318", "http://a:1", "a:b", "a:99999", "a@b:1", "a:1/v1"):
         with pytest.raises(ValueError, match="--otlp-receiver"):
-            place(wrong)
-    monkeypatch.setattr(otlp_protobuf, "available", lambda: False)
+            parse_receiver_address(wrong)
+    monkeypatch.setattr(otlp_protobuf, "is_protobuf_available", lambda: False)
     with pytest.raises(ValueError, match=r"--otlp-receiver: .* pip install 'locust-llm\[otlp\]'"):
         SpanReceiver("127.0.0.1:0", RUN)
-    with pytest.raises(export.Refused, match=r"415.*pip install"):
-        export.kind_of(export.PROTOBUF)
-    assert export.kind_of("Application/JSON") == export.JSON
+    with pytest.raises(export.ExportRefused, match=r"415.*pip install"):
+        export.parse_content_type(export.PROTOBUF)
+    assert export.parse_content_type("Application/JSON") == export.JSON

@@ -19,7 +19,7 @@ from support.records import answered
 
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.spans.ids import is_sampled, request_key, traceparent
+from locust_llm.core.spans.ids import is_sampled, make_request_key, make_traceparent
 from locust_llm.core.telemetry import TelemetryCounts
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
@@ -30,14 +30,16 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 
 from locust_llm.run.telemetry import exporters, frames
-from locust_llm.run.telemetry.exporters import mistake
-from locust_llm.run.telemetry.metrics import DURATION, FIRST_CHUNK, OUTPUT_CHUNK, SECONDS, USAGE, Metrics
-from locust_llm.run.telemetry.process import Queue, Sending
-from locust_llm.run.telemetry.spans import failure_of, spans_of
-from locust_llm.run.telemetry.telemetry import mistakes
+from locust_llm.run.telemetry.exporters import find_exporter_mistake
+from locust_llm.run.telemetry.metrics import DURATION, FIRST_CHUNK, OUTPUT_CHUNK, SECONDS, USAGE, OtelMetrics
+from locust_llm.run.telemetry.process import ExportQueue, TelemetryExporter
+from locust_llm.run.telemetry.spans import build_failure_log, build_request_spans
+from locust_llm.run.telemetry.telemetry import validate_otel
 
 RUN = "4bf92f3577b34da6"
-ABOUT = frames.About(trace=RUN, operation="chat", provider="openai", host="https://llm.example.com", began_ns=7)
+ABOUT = frames.RunDescription(
+    trace=RUN, operation="chat", provider="openai", host="https://llm.example.com", began_ns=7
+)
 SCOPE = InstrumentationScope("locust-llm", "1")
 
 
@@ -45,7 +47,7 @@ def record(**fields: Any) -> Record:
     return answered(**{"tokens_from": "", **fields})
 
 
-def points(metrics: Metrics) -> dict[str, list[Any]]:
+def points(metrics: OtelMetrics) -> dict[str, list[Any]]:
     """By metric."""
     data = metrics.collect(99, Resource({}), SCOPE)
     (scope,) = data.resource_metrics[0].scope_metrics
@@ -55,7 +57,7 @@ def points(metrics: Metrics) -> dict[str, list[Any]]:
 @given(st.lists(st.integers(0, 200_000_000), max_size=50).map(sorted))
 def test_each_chunk_after_the_first_is_in_the_histogram_once(stamps: list[int]) -> None:
     """Beside a slow twin. Bounds belong to the bucket below."""
-    metrics = Metrics(ABOUT)
+    metrics = OtelMetrics(ABOUT)
     metrics.add(record(chunk_us=tuple(stamps)))
     found = points(metrics)
     assert sum(point.count for point in found.get(FIRST_CHUNK, [])) == bool(stamps)
@@ -72,7 +74,7 @@ def test_each_chunk_after_the_first_is_in_the_histogram_once(stamps: list[int]) 
 
 
 def test_what_the_histograms_are_of() -> None:
-    metrics = Metrics(ABOUT, delta=True)
+    metrics = OtelMetrics(ABOUT, delta=True)
     metrics.add(record(sent_at=10.0, closed_at=10.64, input_tokens=64, output_tokens=65, tokens_from="usage"))
     metrics.add(record(sent_at=10.0, closed_at=12.0, outcome="truncated", output_tokens=3, tokens_from="chunks"))
     metrics.add(record(asked_at=9.0, sent_at=None, closed_at=9.5, outcome="refused", phase="warmup", arm="base"))
@@ -94,12 +96,12 @@ def test_what_the_histograms_are_of() -> None:
 
 @given(st.text(min_size=1, max_size=20), st.floats(0, 1))
 def test_a_share_is_the_one_that_opentelemetry_takes(request_id: str, share: float) -> None:
-    header = traceparent(RUN, request_id, share)
+    header = make_traceparent(RUN, request_id, share)
     trace_id = int(header.split("-")[1], 16)
     theirs = TraceIdRatioBased(share).should_sample(None, trace_id, "").decision.is_sampled()
     # theirs rounds the bound to a whole number
     assert is_sampled(request_id, share) == header.endswith("-01")
-    assert is_sampled(request_id, share) == theirs or abs(request_key(request_id) - share * 2**64) <= 2048
+    assert is_sampled(request_id, share) == theirs or abs(make_request_key(request_id) - share * 2**64) <= 2048
 
 
 def test_spans_and_failures() -> None:
@@ -107,15 +109,15 @@ def test_spans_and_failures() -> None:
         id="a-1-2", outcome="http_status", status=500, error="Internal Server Error", limit=None, model="m",
         clock_offset_s=1000.0, asked_at=1.0, sent_at=1.25, closed_at=2.0, chunk_us=(),
     )  # fmt: skip
-    (span,) = spans_of(ABOUT, failed, Resource({}), SCOPE)  # no gate, no span of it
-    key = request_key("a-1-2")
+    (span,) = build_request_spans(ABOUT, failed, Resource({}), SCOPE)  # no gate, no span of it
+    key = make_request_key("a-1-2")
     assert (span.name, span.kind) == ("chat m", SpanKind.CLIENT)
     assert (span.context.trace_id, span.context.span_id) == ((int(RUN, 16) << 64) + key, key)
     assert (span.start_time, span.end_time) == (1_001_000_000_000, 1_002_000_000_000)
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "Internal Server Error")
     assert (span.attributes["error.type"], span.attributes["http.response.status_code"]) == ("http_status", 500)
     assert [(event.name, event.timestamp) for event in span.events] == [("sent", 1_001_250_000_000)]
-    line = failure_of(ABOUT, failed, Resource({}), SCOPE, sampled=False).log_record
+    line = build_failure_log(ABOUT, failed, Resource({}), SCOPE, sampled=False).log_record
     assert (line.body, line.span_id, line.trace_flags) == ("http_status: Internal Server Error", key, 0)
 
 
@@ -127,7 +129,7 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
         held.wait(20)
         return len(calls) > 1
 
-    queue = Queue(export, most=4, batch=2, every_s=60)
+    queue = ExportQueue(export, most=4, batch=2, every_s=60)
     for number in range(2):
         queue.add(number)
     while not calls:
@@ -143,7 +145,7 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no way")
 
     monkeypatch.setattr("locust_llm.run.telemetry.process.exporter", lambda *how: broken)
-    sending = Sending(ABOUT, {})
+    sending = TelemetryExporter(ABOUT, {})
     sending.add(record(outcome="reset"))
     counts = sending.end()
     assert (counts.requests, counts.sampled, counts.refused, counts.logs_lost, counts.metrics_lost) == (1, 1, 1, 1, 1)
@@ -158,12 +160,14 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
 
 
 def test_frames_end_where_their_writer_was_killed() -> None:
-    written = b"".join(map(frames.framed, (msgspec.msgpack.encode(ABOUT), *[frames.encode_record(record())] * 2)))
-    about, found = frames.read(io.BytesIO(written[:-1]))
+    written = b"".join(
+        map(frames.add_frame_length, (msgspec.msgpack.encode(ABOUT), *[frames.encode_record(record())] * 2))
+    )
+    about, found = frames.read_record_frames(io.BytesIO(written[:-1]))
     assert about == ABOUT
     assert list(found) == [record()]
     with pytest.raises(ValueError, match="Input data was truncated"):
-        frames.read(io.BytesIO())
+        frames.read_record_frames(io.BytesIO())
 
 
 def test_to_which_server() -> None:
@@ -185,9 +189,9 @@ def test_to_which_server() -> None:
     ],
 )
 def test_what_the_variables_ask_for(variables: Mapping[str, str], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (why in mistake(variables)) if why else mistake(variables) == ""
+    assert (why in find_exporter_mistake(variables)) if why else find_exporter_mistake(variables) == ""
     monkeypatch.setattr(exporters, "find_spec", lambda name: None)
-    missing = mistake(variables)
+    missing = find_exporter_mistake(variables)
     assert bool(missing) == (variables.get("OTEL_SDK_DISABLED") is None)
     if not why and missing:
         assert missing == "--otel needs opentelemetry-sdk: pip install 'locust-llm[otel]'"
@@ -195,7 +199,7 @@ def test_what_the_variables_ask_for(variables: Mapping[str, str], why: str, monk
 
 def test_a_share_needs_something_to_share() -> None:
     refused = ["--otel-sample is a share of the spans that --otel sends: give --otel too"]
-    assert [*mistakes(Settings(otel_sample=0.5), Namespace(otel=False))] == refused
-    assert [*mistakes(Settings(otel_sample=0.5), Namespace(otel=True))] == []
+    assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=False))] == refused
+    assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=True))] == []
     assert Settings(otel_sample=0.5).traced_share == 0.5
     assert Settings(otel_sample=0.5, otlp_receiver="127.0.0.1:4318").traced_share == 1  # its report wants all

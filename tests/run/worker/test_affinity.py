@@ -6,12 +6,12 @@ from typing import Final
 import pytest
 
 from locust_llm.client.response import Response
-from locust_llm.core.arms import Block
-from locust_llm.run.arms import Side
+from locust_llm.core.arms import TrialBlock
+from locust_llm.run.arms import VariantTarget
 from locust_llm.run.worker import affinity as module
-from locust_llm.run.worker.affinity import Affinity, header
+from locust_llm.run.worker.affinity import Affinity, read_response_header
 
-ALONE: Final = {"": Side("", "a", "model", ())}
+ALONE: Final = {"": VariantTarget("", "a", "model", ())}
 TOKEN: Final = "X-Session-Token"
 
 
@@ -35,17 +35,17 @@ def test_new_sessions_go_round_and_stay(first: int, addresses: str) -> None:
 
 
 def test_without_either_all_is_as_it_was() -> None:
-    both = {"base": Side("base", "a", None, ()), "candidate": Side("candidate", "z", None, ())}
+    both = {"base": VariantTarget("base", "a", None, ()), "candidate": VariantTarget("candidate", "z", None, ())}
     affinity = Affinity(both)
     assert affinity.side(None, "x") is both["base"]
-    assert affinity.side(Block(1, "candidate"), "x") is both["candidate"]
+    assert affinity.side(TrialBlock(1, "candidate"), "x") is both["candidate"]
     affinity.answered("x", came(f"{TOKEN}: abc\r\n"))
     assert affinity.side(None, "x") is both["base"]
     assert affinity.secrets(None) == {}
 
 
 def test_what_an_answer_brings_goes_back_in_its_session_alone(caplog: pytest.LogCaptureFixture) -> None:
-    affinity = Affinity({"": Side("", "a", None, (), {"X-Own": "1"})}, ["a", "b"], TOKEN)
+    affinity = Affinity({"": VariantTarget("", "a", None, (), {"X-Own": "1"})}, ["a", "b"], TOKEN)
     assert affinity.side(None, "x").headers == {"X-Own": "1"}
     stream = came("x-session-TOKEN: pod-7==\r\n")
     affinity.answered("x", stream)
@@ -70,5 +70,5 @@ def test_what_an_answer_brings_goes_back_in_its_session_alone(caplog: pytest.Log
 def test_the_session_that_was_longest_without_a_request_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
     assert where(Affinity(ALONE, ["a", "b", "c"]), "xyxzxy") == "abacaa"  # y was forgotten for z, and comes anew
-    assert header(came("x-backend:  two \r\n"), "X-Backend") == "two"
-    assert header(Response(0), "X-Backend") == ""
+    assert read_response_header(came("x-backend:  two \r\n"), "X-Backend") == "two"
+    assert read_response_header(Response(0), "X-Backend") == ""

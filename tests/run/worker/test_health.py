@@ -6,7 +6,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from locust_llm.run.worker.health import HealthMonitor, cpu_waits_s
+from locust_llm.run.worker.health import HealthMonitor, read_cpu_waits_s
 
 
 def test_a_watch_tells_cpu_waits_and_lateness() -> None:
@@ -46,10 +46,10 @@ def test_the_waits_of_threads(tmp_path: Path) -> None:
         (tmp_path / thread).mkdir()
         (tmp_path / thread / "schedstat").write_text(line)
     (tmp_path / "5").mkdir()  # a thread that ended meanwhile
-    assert cpu_waits_s(tmp_path) == {"1": 2.5, "2": 0.0}
-    assert cpu_waits_s(tmp_path / "nothing") == {}
+    assert read_cpu_waits_s(tmp_path) == {"1": 2.5, "2": 0.0}
+    assert read_cpu_waits_s(tmp_path / "nothing") == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits")
 def test_this_kernel_counts_the_waits_of_this_thread() -> None:
-    assert cpu_waits_s()[str(threading.get_native_id())] >= 0
+    assert read_cpu_waits_s()[str(threading.get_native_id())] >= 0

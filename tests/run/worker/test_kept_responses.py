@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from support.records import answered, failed
 
-from locust_llm.client.fetch import Answer
+from locust_llm.client.fetch import FetchedResponse
 from locust_llm.core.settings import Settings
-from locust_llm.core.validation import mistakes
-from locust_llm.run.refusals import advice, forgets
-from locust_llm.run.refusals import answered as spoken
+from locust_llm.core.validation import validate_settings
+from locust_llm.run.refusals import advise_on_error, explain_forgotten_responses
+from locust_llm.run.refusals import find_answered_protocols as spoken
 from locust_llm.run.worker.kept_responses import KeptResponses
 
 SERVER = Settings(endpoint_type="responses", endpoint="/v1/responses", responses_state="server")
@@ -66,11 +66,11 @@ class Server:
     def __init__(self, *answers: tuple[int, dict[str, Any]]) -> None:
         self.answers, self.bodies, self.kinds = list(answers), list[dict[str, Any]](), list[str]()
 
-    def ask(self, method: str, path: str, data: bytes, *, timeout_s: float, kind: str = "") -> Answer:
+    def ask(self, method: str, path: str, data: bytes, *, timeout_s: float, kind: str = "") -> FetchedResponse:
         self.bodies.append(msgspec.json.decode(data))
         self.kinds.append(kind)
         status, body = self.answers.pop(0)
-        return Answer(status=status, body=msgspec.json.encode(body), server="")
+        return FetchedResponse(status=status, body=msgspec.json.encode(body), server="")
 
 
 def response(input_tokens: int, id_: str | None = "r1") -> tuple[int, dict[str, Any]]:
@@ -87,7 +87,7 @@ def response(input_tokens: int, id_: str | None = "r1") -> tuple[int, dict[str, 
 ])  # fmt: skip
 def test_whether_the_server_keeps_answers_is_asked_before_the_load(answers: Any, why: str) -> None:
     server = Server(*answers)
-    assert forgets(server.ask, SERVER, "m").partition("vLLM keeps")[0] == why
+    assert explain_forgotten_responses(server.ask, SERVER, "m").partition("vLLM keeps")[0] == why
     assert [body.get("previous_response_id") for body in server.bodies] == [None, "r1"][: len(answers)]
     assert server.bodies[0]["max_output_tokens"] == 16
 
@@ -99,10 +99,10 @@ def test_each_protocol_is_asked_with_its_own_headers() -> None:
 
 
 def test_refusals() -> None:
-    assert not list(mistakes(SERVER))
+    assert not list(validate_settings(SERVER))
     wrong = msgspec.structs.replace(SERVER, endpoint_type="chat"), msgspec.structs.replace(SERVER, candidate="http://b")
-    found = [next(mistakes(settings)) for settings in wrong]
+    found = [next(validate_settings(settings)) for settings in wrong]
     assert found[0] == "--responses-state server needs --endpoint-type responses: chat has no state"
     assert found[1].startswith("--responses-state server and --candidate exclude each other")
-    todo = advice(404, "HTTP 404: Response with id 'r1' not found.", SERVER, key=False)
+    todo = advise_on_error(404, "HTTP 404: Response with id 'r1' not found.", SERVER, key=False)
     assert todo.startswith("the server does not have the answer that the turn goes on from: vLLM keeps")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core import journal as journals
-from locust_llm.core.journal import Journal, pack, read_journal, unpack
+from locust_llm.core.journal import Journal, pack_record, read_journal, unpack_record
 from locust_llm.core.record import FAILURES, MOST_CHUNKS, OK, Record
 from locust_llm.run import protocol
-from locust_llm.run.protocol import Records, to_control
-from locust_llm.run.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, Inbox, Outbox, frames
+from locust_llm.run.protocol import Records, unpack_to_control
+from locust_llm.run.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordInbox, RecordOutbox, list_record_frames
 
 
 def record(number: int) -> Record:
@@ -27,7 +27,7 @@ class Wire:
     def __init__(self) -> None:
         self.now = 1000.0
         self.sent: list[Records] = []
-        self.outbox = Outbox(self.sent.append, clock=lambda: self.now)
+        self.outbox = RecordOutbox(self.sent.append, clock=lambda: self.now)
 
 
 def test_a_batch_of_many_bytes_leaves_at_once() -> None:
@@ -40,13 +40,13 @@ def test_a_batch_of_many_bytes_leaves_at_once() -> None:
 
 
 def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> None:
-    wire, inbox = Wire(), Inbox()
+    wire, inbox = Wire(), RecordInbox()
     for number in range(BATCH_RECORDS + 3):
         wire.outbox.add(record(number))
     assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS]
     wire.outbox.flush()
     assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS, 3]
-    got = [got for batch in wire.sent for got in inbox.take("w", frames(batch))]
+    got = [got for batch in wire.sent for got in inbox.take("w", list_record_frames(batch))]
     assert got == [record(number) for number in range(BATCH_RECORDS + 3)]
 
 
@@ -93,16 +93,19 @@ def test_a_flush_of_nothing_sends_nothing() -> None:
 
 
 def test_the_numbers_of_two_workers_are_not_mixed_up() -> None:
-    inbox, wires = Inbox(), {"a": Wire(), "b": Wire()}
+    inbox, wires = RecordInbox(), {"a": Wire(), "b": Wire()}
     for number, wire in enumerate(wires.values()):
         wire.outbox.add(record(number))
         wire.outbox.flush()
-    assert [inbox.take(name, frames(wire.sent[0])) for name, wire in wires.items()] == [[record(0)], [record(1)]]
-    assert inbox.take("a", frames(wires["a"].sent[0])) == []
+    assert [inbox.take(name, list_record_frames(wire.sent[0])) for name, wire in wires.items()] == [
+        [record(0)],
+        [record(1)],
+    ]
+    assert inbox.take("a", list_record_frames(wires["a"].sent[0])) == []
 
 
 def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
-    wire, inbox = Wire(), Inbox()
+    wire, inbox = Wire(), RecordInbox()
     for number in range(2):
         wire.outbox.add(record(number))
     wire.outbox.flush()
@@ -110,12 +113,12 @@ def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
     for broken in (second[:-1], second[:3], b"", second[:4] + b"x" + second[5:]):
         with pytest.raises(ValueError):  # noqa: PT011  one of struct, array or msgspec
             inbox.take("w", [(1, first), (2, broken)])
-    assert inbox.take("w", frames(wire.sent[0])) == [record(0), record(1)]
+    assert inbox.take("w", list_record_frames(wire.sent[0])) == [record(0), record(1)]
 
 
 def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
     def size(*chunk_us: int) -> int:
-        return len(pack(msgspec.structs.replace(record(0), chunk_us=chunk_us)))
+        return len(pack_record(msgspec.structs.replace(record(0), chunk_us=chunk_us)))
 
     assert size(*range(100)) - size() == 400
     assert size(*range(99), 2**32 - 1) - size() == 400
@@ -125,20 +128,20 @@ def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
 def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
     """A master that unpacked three million would stand still for half a second."""
     most = msgspec.structs.replace(record(0), chunk_us=(0,) * (2 * MOST_CHUNKS))
-    assert unpack(pack(most)) == most
+    assert unpack_record(pack_record(most)) == most
     for longer in (
         msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1)),
         msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000),
     ):
         with pytest.raises(ValueError, match="more chunks than an answer may have"):
-            unpack(pack(longer))
+            unpack_record(pack_record(longer))
 
 
 # -- on the worker's own disk ------------------------------------------------------------------------------------------
 
 
 def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_twice(tmp_path: Path) -> None:
-    wire, inbox = Wire(), Inbox()
+    wire, inbox = Wire(), RecordInbox()
     wire.outbox.begin(Journal(tmp_path / "run" / "w"))
     for number in range(6):
         wire.outbox.add(record(number))
@@ -146,12 +149,12 @@ def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_t
             wire.outbox.flush()
     wire.outbox.count(9, 4, 3)
     _, second = wire.sent
-    assert inbox.take("w", frames(second)) == [record(2), record(3)]
+    assert inbox.take("w", list_record_frames(second)) == [record(2), record(3)]
     found = read_journal(tmp_path / "run" / "w")  # the process is killed here
     assert found is not None
     assert (found.admitted, found.begun, found.ended) == (9, 4, 3)
     assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
-    assert inbox.take("w", found.frames) == inbox.take("w", frames(wire.sent[0])) == []
+    assert inbox.take("w", found.frames) == inbox.take("w", list_record_frames(wire.sent[0])) == []
     assert wire.outbox.undelivered() == [record(number) for number in range(6)]
 
 
@@ -183,20 +186,20 @@ def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest
     wire.outbox.add(record(50))
     found = read_journal(path)
     assert found is not None
-    assert found.frames[-1] == (51, pack(record(50)))
+    assert found.frames[-1] == (51, pack_record(record(50)))
 
 
 def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "w")
     for serial in (1, 2):
-        journal.add(serial, pack(record(serial)))
+        journal.add(serial, pack_record(record(serial)))
     data = (tmp_path / "w").read_bytes()
     first_ends = 24 + (len(data) - 24) // 2
     for length in range(len(data)):
         (tmp_path / "w").write_bytes(data[:length])
         found = read_journal(tmp_path / "w")
         assert found is not None
-        assert [unpack(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
+        assert [unpack_record(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
     assert read_journal(tmp_path / "nothing") is None
 
 
@@ -246,9 +249,9 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
-    _, batch, _ = to_control(protocol.pack(1, wire.sent[0]))
+    _, batch, _ = unpack_to_control(protocol.pack_message(1, wire.sent[0]))
     assert isinstance(batch, Records)
-    (came,) = Inbox().take("w", frames(batch))
+    (came,) = RecordInbox().take("w", list_record_frames(batch))
     assert came == sent
     assert [type(value) for value in msgspec.structs.astuple(came)] == [
         type(value) for value in msgspec.structs.astuple(sent)
@@ -262,7 +265,7 @@ STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", 
 @given(st.lists(STEPS, min_size=10, max_size=120))
 def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]]) -> None:
     """Two workers; messages of both ways are delivered in any order, twice, or never."""
-    inbox, wires, came = Inbox(), {"a": Wire(), "b": Wire()}, []
+    inbox, wires, came = RecordInbox(), {"a": Wire(), "b": Wire()}, []
     under_way: list[tuple[str, Records | int]] = []  # a batch to the master, or the number of one back
     added = 0
 
@@ -276,7 +279,7 @@ def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]])
         if isinstance(batch, int):
             wires[name].outbox.acknowledged(batch)
         else:
-            came.extend(inbox.take(name, frames(batch)))
+            came.extend(inbox.take(name, list_record_frames(batch)))
             under_way.append((name, batch.number))
 
     for action, which in steps:

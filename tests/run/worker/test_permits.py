@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP, Plan
+from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP, PhasePlan
 from locust_llm.run.worker.permits import Permit, PermitQueue
 
 
@@ -59,7 +59,7 @@ def test_it_asks_once_and_again_when_a_quarter_is_left() -> None:
 
 
 def test_the_answer_may_come_at_once() -> None:
-    plan = Plan(None, 3)
+    plan = PhasePlan(None, 3)
     budget = PermitQueue(lambda: budget.grant(plan.phase, plan.grant(1)))
     assert [phase(budget) for _ in range(3)] == [PROFILING] * 3
 
@@ -173,7 +173,7 @@ class World:
     answers each keep their order, and nothing else does."""
 
     def __init__(self, warmup: int | None, count: int, users: list[int]) -> None:
-        self.plan = Plan(warmup, count)
+        self.plan = PhasePlan(warmup, count)
         self.wants: list[deque[None]] = [deque() for _ in users]
         self.answers: list[deque[tuple[str, int] | None]] = [deque() for _ in users]
         self.records: list[deque[str]] = [deque() for _ in users]

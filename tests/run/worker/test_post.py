@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.run.worker.post import AGAIN_S, Incoming, Outgoing
+from locust_llm.run.worker.post import AGAIN_S, IncomingPost, OutgoingPost
 
 
 class Wire:
@@ -14,8 +14,8 @@ class Wire:
         self.now, self.sent = 100.0, 0
         self.carries = carries or []
         self.read: list[int] = []
-        self.incoming = Incoming()
-        self.outgoing = Outgoing(self._arrive, lambda: self.now)
+        self.incoming = IncomingPost()
+        self.outgoing = OutgoingPost(self._arrive, lambda: self.now)
 
     def post(self) -> None:
         self.outgoing.post(lambda number: str(number).encode())

@@ -16,21 +16,21 @@ import gevent
 import pytest
 from support.records import answered
 
-from locust_llm.core.journal import lock
-from locust_llm.core.jsonl import line
+from locust_llm.core.journal import lock_file
+from locust_llm.core.jsonl import format_record_line
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
 from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, to_control
+from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, unpack_to_control
 from locust_llm.run.worker import process as module
-from locust_llm.run.worker.process import append
+from locust_llm.run.worker.process import append_lost_records
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
 
 def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locust kills the loop that reads, then starts the rest; it looks for a silent master only after a heartbeat."""
-    monkeypatch.setattr(module, "guarded", lambda *what: None)
+    monkeypatch.setattr(module, "spawn_critical", lambda *what: None)
     sent: list[str] = []
     environment = Environment()
     runner = SimpleNamespace(
@@ -39,10 +39,10 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
         environment=environment,
     )  # fmt: skip
     before = time.time()
-    module.work(environment, runner, Settings())
+    module.start_worker(environment, runner, Settings())
     assert before <= runner.last_heartbeat_timestamp <= time.time()
     runner.last_heartbeat_timestamp = 1.0
-    module.work(environment, runner, Settings())
+    module.start_worker(environment, runner, Settings())
     assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
 
 
@@ -51,7 +51,7 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
     sent: list[tuple[int, ToControl, int]] = []
     environment = Environment()
     runner: Any = SimpleNamespace(
-        client_id="w", user_count=3, send_message=lambda kind, data: sent.append(to_control(data))
+        client_id="w", user_count=3, send_message=lambda kind, data: sent.append(unpack_to_control(data))
     )
     environment.runner = runner
     module._Worker(environment, runner, Settings()).fail("RuntimeError: injected")
@@ -66,7 +66,7 @@ def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyP
     sent: list[ToControl] = []
     environment = Environment()
     runner: Any = SimpleNamespace(
-        client_id="w", user_count=0, send_message=lambda kind, data: sent.append(to_control(data)[1])
+        client_id="w", user_count=0, send_message=lambda kind, data: sent.append(unpack_to_control(data)[1])
     )
     environment.runner = runner
     worker = module._Worker(environment, runner, Settings())
@@ -89,14 +89,16 @@ def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyP
         reporter.kill()
 
 
-@pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])
+@pytest.mark.parametrize(
+    "before", [b"", format_record_line(FIRST) + b"\n", format_record_line(FIRST)[:50], format_record_line(FIRST)]
+)
 def test_records_are_added_each_on_a_line_of_its_own(tmp_path: Path, before: bytes) -> None:
     """Also where the master was killed in the middle of a line."""
     path = tmp_path / "records"
     path.write_bytes(before)
-    there = [FIRST] * (len(before) >= len(line(FIRST)))
+    there = [FIRST] * (len(before) >= len(format_record_line(FIRST)))
     for _ in range(2):  # another worker had it too, or the master did and died before it could say so
-        assert append([SECOND, *there], path)
+        assert append_lost_records([SECOND, *there], path)
         assert list(RecordFile(path)) == [*there, SECOND]
     assert path.read_bytes().endswith(b"}\n")
 
@@ -105,9 +107,9 @@ def test_the_file_of_a_run_that_is_on_is_left_alone(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(module, "LOCK_S", 0.0)
     path = tmp_path / "records"
     path.touch()
-    held = lock(path)
+    held = lock_file(path)
     assert held is not None
-    assert not append([FIRST], path)
+    assert not append_lost_records([FIRST], path)
     os.close(held)
-    assert append([FIRST], path)
-    assert not append([FIRST], tmp_path / "elsewhere")  # the run's folder is on another machine
+    assert append_lost_records([FIRST], path)
+    assert not append_lost_records([FIRST], tmp_path / "elsewhere")  # the run's folder is on another machine

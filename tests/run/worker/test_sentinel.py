@@ -10,7 +10,7 @@ import pytest
 from locust_llm.client.process_reader import reads_so_far
 from locust_llm.core.options.selftest_modes import AUTO, OFF
 from locust_llm.run.worker import sentinel
-from locust_llm.run.worker.sentinel import Sentinels
+from locust_llm.run.worker.sentinel import ReferenceStreams
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_certificate_of_a_run_and_of_a_stage() -> None:
     before = reads_so_far()
-    sentinels = Sentinels(plenty())
+    sentinels = ReferenceStreams(plenty())
     sentinels.begin(AUTO, None)
     wait_for(sentinels, 20)
     sentinels.begin_stage()
@@ -50,7 +50,7 @@ def plenty() -> Callable[[], float]:
 def test_they_take_no_more_than_their_share_of_the_cpu() -> None:
     """The first 12 are free; the load has taken 3 s of CPU, and 1.5 % of that is 15 streams of 3 ms."""
     spent_s = 0.0
-    sentinels = Sentinels(lambda: spent_s)
+    sentinels = ReferenceStreams(lambda: spent_s)
     sentinels.begin(AUTO, None)
     wait_for(sentinels, 12)
     gevent.sleep(0.5)
@@ -62,14 +62,14 @@ def test_they_take_no_more_than_their_share_of_the_cpu() -> None:
     sentinels.end()
 
 
-def wait_for(sentinels: Sentinels, streams: int) -> None:
+def wait_for(sentinels: ReferenceStreams, streams: int) -> None:
     with gevent.Timeout(20):
         while sentinels._run.streams < streams:
             gevent.sleep(0.01)
 
 
 def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentinels = Sentinels()
+    sentinels = ReferenceStreams()
     sentinels.begin(OFF, None)
     assert "off" in sentinels.end().missing
     sentinels.begin(AUTO, None)
@@ -85,14 +85,14 @@ def test_a_server_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError("no more processes")
 
     monkeypatch.setattr(sentinel, "TruthServer", no_process)
-    sentinels = Sentinels()
+    sentinels = ReferenceStreams()
     sentinels.begin(AUTO, None)
     gevent.sleep(0.05)
     assert "no more processes" in sentinels.end().missing
 
 
 def test_a_server_that_dies_is_no_reason_to_fail() -> None:
-    sentinels = Sentinels()
+    sentinels = ReferenceStreams()
     sentinels.begin(AUTO, None)
     wait_for(sentinels, 1)
     assert sentinels._server is not None

@@ -9,19 +9,19 @@ from locust.rpc.protocol import Message
 import pytest
 from support.command_line import parse
 
-from locust_llm.core.arms import BASE, CANDIDATE, Block
+from locust_llm.core.arms import BASE, CANDIDATE, TrialBlock
 from locust_llm.core.settings import Settings
-from locust_llm.core.validation import mistakes
+from locust_llm.core.validation import validate_settings
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError
-from locust_llm.run.access.headers import tenant_headers
-from locust_llm.run.arms import Side
-from locust_llm.run.options import look_through, settings_of
-from locust_llm.run.secrets import secret_names, without_secrets
-from locust_llm.run.worker.tenants import Tenants
+from locust_llm.run.access.headers import read_tenant_headers
+from locust_llm.run.arms import VariantTarget
+from locust_llm.run.options import build_settings, look_through_inputs
+from locust_llm.run.secrets import list_secret_names, strip_secrets
+from locust_llm.run.worker.tenants import TenantAssigner
 
 SECRET = "sk-hush-1"
-SIDE = Side("", "http://server", "m", (), {"X-All": "1"}, {"top_k": 1})
+SIDE = VariantTarget("", "http://server", "m", (), {"X-All": "1"}, {"top_k": 1})
 
 
 def settings(**fields: object) -> Settings:
@@ -30,37 +30,37 @@ def settings(**fields: object) -> Settings:
 
 def test_each_arrival_is_drawn_and_each_user_of_a_closed_loop_dealt() -> None:
     rate = settings(request_rate=5.0)
-    drawn = [Tenants(rate, worker=worker).of(1) for worker in range(200)]
+    drawn = [TenantAssigner(rate, worker=worker).of(1) for worker in range(200)]
     assert set(drawn) == {"gold", "free"}
-    one, same = Tenants(rate), Tenants(rate)
+    one, same = TenantAssigner(rate), TenantAssigner(rate)
     first = [one.of(user) for user in range(2000)]
     assert first == [same.of(7) for _ in range(2000)]
     assert Counter(first)["gold"] / 2000 == pytest.approx(0.2, abs=4 * (0.16 / 2000) ** 0.5)
-    assert one.of(1, "session 3") == Tenants(rate, worker=1).of(2, "session 3")
-    closed = Tenants(settings(users=10))
+    assert one.of(1, "session 3") == TenantAssigner(rate, worker=1).of(2, "session 3")
+    closed = TenantAssigner(settings(users=10))
     assert Counter(closed.of(user) for user in range(10)) == {"gold": 2, "free": 8}
-    two = [Tenants(settings(users=10, processes=2), worker=worker) for worker in (0, 1)]
+    two = [TenantAssigner(settings(users=10, processes=2), worker=worker) for worker in (0, 1)]
     assert Counter(some.of(user) for some in two for user in range(5)) == {"gold": 2, "free": 8}
-    assert Tenants(Settings()).of(1) == ""
+    assert TenantAssigner(Settings()).of(1) == ""
 
 
 def test_both_blocks_of_a_pair_draw_the_same_and_in_the_base_one_is_alone() -> None:
-    tenants = Tenants(settings(request_rate=5.0, isolate="gold"))
+    tenants = TenantAssigner(settings(request_rate=5.0, isolate="gold"))
     draws = []
-    for block in (Block(1, BASE), Block(1, CANDIDATE)):
+    for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE)):
         tenants.begin_block(block, "4/0/pair 1")
         draws.append([tenants.of(1) for _ in range(50)])
     assert draws[0] == draws[1]
-    assert [tenants.alone(block) for block in (Block(1, BASE), Block(1, CANDIDATE), None)] == ["gold", "", ""]
-    tenants.wait(Block(1, BASE))  # it is over: nobody waits
+    assert [tenants.alone(block) for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE), None)] == ["gold", "", ""]
+    tenants.wait(TrialBlock(1, BASE))  # it is over: nobody waits
     tenants.close()
-    tenants.wait(Block(1, CANDIDATE))
-    assert Tenants(settings(request_rate=5.0)).alone(Block(1, BASE)) == ""
+    tenants.wait(TrialBlock(1, CANDIDATE))
+    assert TenantAssigner(settings(request_rate=5.0)).alone(TrialBlock(1, BASE)) == ""
 
 
 def test_what_requests_carry() -> None:
     given = {"gold": {"Authorization": "Bearer k"}, "free": {"X-Gateway-Inference-Fairness-ID": "poor"}}
-    tenants = Tenants(settings(tenant_priority="gold=0,free=-3"), given)
+    tenants = TenantAssigner(settings(tenant_priority="gold=0,free=-3"), given)
     gold, free = tenants.side(SIDE, "gold"), tenants.side(SIDE, "free")
     assert gold.headers == {"X-All": "1", "x-gateway-inference-fairness-id": "gold", "Authorization": "Bearer k"}
     assert free.headers == {"X-All": "1", "X-Gateway-Inference-Fairness-ID": "poor"}
@@ -77,15 +77,18 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["locust", *words])
     monkeypatch.setenv("LOCUST_LLM_TENANT_HEADER", f"free:X-Key={SECRET}2")
     options = parse(*words)
-    assert tenant_headers(options) == {"free": {"X-Key": f"{SECRET}2"}, "gold": {"Authorization": f"Bearer {SECRET}"}}
-    found = settings_of(options)
+    assert read_tenant_headers(options) == {
+        "free": {"X-Key": f"{SECRET}2"},
+        "gold": {"Authorization": f"Bearer {SECRET}"},
+    }
+    found = build_settings(options)
     assert found.tenant_header == ("free:X-Key=***", "gold:Authorization=***")
     assert found.command == "locust --tenant-mix gold=1,free=2 --tenant-header 'gold:Authorization=***'"
-    assert {"--tenant-header free:X-Key", "--tenant-header gold:Authorization"} <= {*secret_names(options)}
-    assert SECRET not in str((found, secret_names(options)))
-    sent = without_secrets(Message("spawn", {"parsed_options": vars(options)}, "w"))
+    assert {"--tenant-header free:X-Key", "--tenant-header gold:Authorization"} <= {*list_secret_names(options)}
+    assert SECRET not in str((found, list_secret_names(options)))
+    sent = strip_secrets(Message("spawn", {"parsed_options": vars(options)}, "w"))
     assert SECRET.encode() not in sent.serialize()
-    assert not list(mistakes(found))
+    assert not list(validate_settings(found))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be(fields: dict[str, object], why: str) -> None:
-    found = list(mistakes(settings(**fields)))
+    found = list(validate_settings(settings(**fields)))
     assert any(why in mistake for mistake in found), found
     assert all("\n" not in mistake for mistake in found)
 
@@ -127,13 +130,13 @@ def test_rows_name_their_tenants(tmp_path: Path) -> None:
     columns = {"input_tokens": "tokens", "tenant": "team"}
     assert [item.tenant for item in Dataset(str(log), kind="access_log", columns=columns)] == ["gold", "free"]
     asked = {"input_file": str(log), "dataset_columns": "input_tokens=tokens,tenant=team", "users": 10}
-    assert look_through(settings(**asked)) is not None
+    assert look_through_inputs(settings(**asked)) is not None
     for more, why in (
         ({"tenant_mix": "gold=1,pro=2"}, "the tenant free, which is not in"),
         ({"isolate": "gold"}, "a rate"),
     ):
         with pytest.raises(ValueError, match=why):
-            look_through(settings(**{**asked, **more}))
+            look_through_inputs(settings(**{**asked, **more}))
     rows.write_text('{"text": "a", "tenant": "two words"}\n')
     with pytest.raises(DatasetError, match="column 15: tenant: the name 'two words' goes into a header"):
         list(Dataset(str(rows)))

@@ -11,10 +11,15 @@ import pandas as pd
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import TIME_UP
-from locust_llm.report.analysis.censoring import amounts, hits, reach_of_merged, values
-from locust_llm.report.analysis.selection import Floats, Selection
-from locust_llm.report.analysis.slo_figures import selected
-from locust_llm.report.analysis.window import RateWindow, Span, ended_in
+from locust_llm.report.analysis.censoring import (
+    bound_coalesced_metric,
+    bound_rate_amounts,
+    bound_share_hits,
+    bound_values,
+)
+from locust_llm.report.analysis.selection import Floats, RequestSelection
+from locust_llm.report.analysis.slo_figures import select_requests
+from locust_llm.report.analysis.window import RateWindow, Span, select_ended_in
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, RATE, Metric
 
@@ -25,9 +30,9 @@ FEW: Final = 20
 class BlockRequests(NamedTuple):
     """The requests of one block."""
 
-    counted: Selection
+    counted: RequestSelection
     """Those behind the washout."""
-    ended: Selection
+    ended: RequestSelection
     """Those that ended while the load behind the washout was on: of these rates are."""
     seconds: float
     """How long that was."""
@@ -38,7 +43,7 @@ class PairRequests(NamedTuple):
     candidate: BlockRequests
 
 
-def pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
+def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
     """The pairs of which both blocks came to their end; where a tenant is isolated, of its requests."""
     if run.settings.isolate:
         requests = requests[requests["tenant"] == run.settings.isolate]
@@ -54,7 +59,9 @@ def pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
     return found
 
 
-def of_candidate(everything: Selection, run: Run) -> tuple[Selection, Selection, RateWindow]:
+def select_candidate_requests(
+    everything: RequestSelection, run: Run
+) -> tuple[RequestSelection, RequestSelection, RateWindow]:
     """(its requests that count, those of which its rates are, what these are over)."""
     requests = everything.requests
     part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
@@ -69,25 +76,25 @@ def of_candidate(everything: Selection, run: Run) -> tuple[Selection, Selection,
     return main, part.where(inside), RateWindow((windows[0][0], windows[-1][1]), pauses)
 
 
-def of_rule(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
+def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
     """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN where a block has none."""
     return np.array([[_figure(rule, block) for block in pair] for pair in pairs], np.float64).reshape(-1, 2)
 
 
-def reach_of_rule(rule: Rule, metric: Metric, pairs: Sequence[PairRequests]) -> tuple[Floats, Floats]:
+def bound_pair_values(rule: Rule, metric: Metric, pairs: Sequence[PairRequests]) -> tuple[Floats, Floats]:
     """The same with the values of a metric at their least, and at their most, as far as merged chunks leave them open."""
     least, most = [[_moved(pair, metric, most=most) for pair in pairs] for most in (False, True)]
-    return of_rule(rule, least), of_rule(rule, most)
+    return compute_pair_values(rule, least), compute_pair_values(rule, most)
 
 
 def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
     blocks = []
     for block in pair:
         requests, chosen = block.counted.requests, block.counted.chosen
-        reach = reach_of_merged(Selection(requests, np.ones(len(requests), np.bool_)), metric)
+        reach = bound_coalesced_metric(RequestSelection(requests, np.ones(len(requests), np.bool_)), metric)
         moved = requests.assign(**{metric.column: reach[most] / metric.base})
-        ended = Selection(moved, block.ended.chosen)  # of the same requests
-        blocks.append(block._replace(counted=Selection(moved, chosen), ended=ended))
+        ended = RequestSelection(moved, block.ended.chosen)  # of the same requests
+        blocks.append(block._replace(counted=RequestSelection(moved, chosen), ended=ended))
     return PairRequests(*blocks)
 
 
@@ -100,10 +107,10 @@ def moved_to(conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, 
     return pairs
 
 
-def counts(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
+def count_block_requests(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
     """How many requests each block's figure is made of."""
     for pair in pairs:
-        yield from (selected(rule, block.counted).size for block in pair)
+        yield from (select_requests(rule, block.counted).size for block in pair)
 
 
 def _window(stage: Stage) -> Span | None:
@@ -114,16 +121,16 @@ def _window(stage: Stage) -> Span | None:
 
 
 def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
-    everything = Selection(requests, np.ones(len(requests), np.bool_))
+    everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     counted = everything.only(requests["phase"] == "profiling")
-    return BlockRequests(counted, ended_in(everything, window), window[1] - window[0])
+    return BlockRequests(counted, select_ended_in(everything, window), window[1] - window[0])
 
 
 def _figure(rule: Rule, block: BlockRequests) -> float:
     """As the tables have it, a failure being +infinity; of what is a rate, over the block's time."""
     measure = BY_WORD[rule.metric]
     if measure.metric is not None:
-        known = values(rule, selected(rule, block.counted), measure.metric).low
+        known = bound_values(rule, select_requests(rule, block.counted), measure.metric).low
         if not len(known):
             return math.nan
         if rule.percentile is None:
@@ -132,6 +139,6 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
             return float(np.percentile(known, rule.percentile))
         return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
     if measure.units is RATE:
-        return float(amounts(rule, selected(rule, block.ended)).low.sum()) / block.seconds
-    share = hits(rule, selected(rule, block.counted)).low
+        return float(bound_rate_amounts(rule, select_requests(rule, block.ended)).low.sum()) / block.seconds
+    share = bound_share_hits(rule, select_requests(rule, block.counted)).low
     return float(share.mean()) if len(share) else math.nan

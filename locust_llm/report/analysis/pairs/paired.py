@@ -22,8 +22,8 @@ from locust_llm.core.arms import BASE, CANDIDATE, LEAST
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.client_error import ratio_errors, value_error_s
 from locust_llm.report.analysis.compare import possible_ends
-from locust_llm.report.analysis.goodput import good_request
-from locust_llm.report.analysis.selection import Floats, Selection, scarce
+from locust_llm.report.analysis.goodput import define_good_request
+from locust_llm.report.analysis.selection import Floats, RequestSelection, has_too_few_values
 from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.summary import SloResult
 from locust_llm.report.analysis.window import RateWindow
@@ -34,17 +34,24 @@ from locust_llm.report.results.paired import (
     ISOLATION_ROOM,
     SAME,
     UNDECIDED,
-    Paired,
+    PairedComparison,
     PairedFigure,
 )
 from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
-from locust_llm.slo.client_verdict import OK, Verdict
-from locust_llm.slo.doubt import BOUNDED, OF_RECORDS, error_of, signals_of
+from locust_llm.slo.client_verdict import OK, ClientVerdict
+from locust_llm.slo.doubt import BOUNDED, OF_RECORDS, find_rule_error, find_touching_signals
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.rules import POINT
 
-from .blocks import PairRequests, counts, moved_to, of_rule, pairs, reach_of_rule
+from .blocks import (
+    PairRequests,
+    bound_pair_values,
+    compute_pair_values,
+    count_block_requests,
+    find_complete_pairs,
+    moved_to,
+)
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
@@ -70,7 +77,7 @@ EQUAL: Final = "no difference to be seen"
 UNSURE: Final = "not concluded"
 
 
-class Difference(NamedTuple):
+class ArmDifference(NamedTuple):
     """Of two arms, from their pairs."""
 
     base: float
@@ -90,7 +97,7 @@ class ArmError(NamedTuple):
     """The figures of the blocks at their least and at their most, where chunks came merged."""
 
 
-def student(freedom: int) -> float:
+def student_t_975(freedom: int) -> float:
     """97.5 % of Student's t (Abramowitz and Stegun 26.7.5; within 0.0003 from 9 degrees of freedom on)."""
     z, n = NORMAL, freedom
     return (
@@ -102,7 +109,7 @@ def student(freedom: int) -> float:
     )
 
 
-def difference(values: Floats, *, relative: bool) -> Difference:
+def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
     """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values above 0."""
     each = np.log(values) if relative else values
     base, candidate = each.mean(axis=0)
@@ -110,19 +117,19 @@ def difference(values: Floats, *, relative: bool) -> Difference:
     if relative:
         a, b = math.exp(base), math.exp(candidate)
         ratio = math.exp(middle), math.exp(low), math.exp(high)
-        return Difference(a, b, ratio, (b - a, a * (ratio[1] - 1), a * (ratio[2] - 1)))
+        return ArmDifference(a, b, ratio, (b - a, a * (ratio[1] - 1), a * (ratio[2] - 1)))
     a, b = float(base), float(candidate)
     of_base = (b / a, 1 + low / a, 1 + high / a) if a > 0 else None
-    return Difference(a, b, of_base, (middle, low, high))
+    return ArmDifference(a, b, of_base, (middle, low, high))
 
 
 def _interval(deltas: Floats) -> tuple[float, float, float]:
     mean, n = float(deltas.mean()), len(deltas)
-    reach = student(n - 1) * float(deltas.std(ddof=1)) / math.sqrt(n)
+    reach = student_t_975(n - 1) * float(deltas.std(ddof=1)) / math.sqrt(n)
     return mean - reach, mean, mean + reach
 
 
-def chance(deltas: Floats) -> float:
+def familywise_p_value(deltas: Floats) -> float:
     """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a column a figure."""
     n, random = len(deltas), np.random.default_rng(1)
     if n <= FLIPS:
@@ -139,23 +146,25 @@ def chance(deltas: Floats) -> float:
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Paired, list[PairRequests]]:
+def compare_arms(
+    everything: RequestSelection, run: Run, verdict: ClientVerdict | None
+) -> tuple[PairedComparison, list[PairRequests]]:
     """All figures of the two arms of a run, and the pairs they are made of."""
-    found = pairs(everything.requests, run)
+    found = find_complete_pairs(everything.requests, run)
     few, blame = _too_few(len(found)), _blame(verdict)
     whole = Evaluation(everything, run, verdict, None, (), everything, RateWindow(everything.span()))
     figures, deltas = list[PairedFigure](), list[Floats]()
-    for rule in figures_of(run):
+    for rule in list_compared_figures(run):
         figure, delta = _compared(rule, found, ArmError(math.inf) if few else _error(rule, found, whole))
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
-    seen = chance(np.column_stack(deltas)) if deltas and not few else None
+    seen = familywise_p_value(np.column_stack(deltas)) if deltas and not few else None
     stands = seen is not None and seen <= CHANCE and any(figure.different for figure in figures)
     reason = (
         few or ("" if stands else blame) or ("" if deltas else "there is no figure that both arms have in each pair")
     )
-    return Paired(
+    return PairedComparison(
         verdict=OPEN if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
         reason=reason,
         chance=None if reason else seen,
@@ -191,7 +200,7 @@ def _too_few(count: int) -> str:
     return f"too few pairs: {count} came to their end, and {LEAST} are needed" if count < LEAST else ""
 
 
-def _blame(verdict: Verdict | None) -> str:
+def _blame(verdict: ClientVerdict | None) -> str:
     """Why differences within the error of the load generator are not concluded; empty: it has none that counts."""
     if verdict is None or verdict.level == OK:
         return ""
@@ -205,7 +214,7 @@ def _within_error(blame: str) -> str:
 
 def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
     """What the load generator may have wrong in this figure."""
-    if seen.verdict is None or error_of(seen.verdict, rule) is None:
+    if seen.verdict is None or find_rule_error(seen.verdict, rule) is None:
         return ArmError()
     measure = BY_WORD[rule.metric]
     if rule.metric in GIVEN:
@@ -213,16 +222,16 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
     each = value_error_s(rule.metric, seen, of_records=False) if measure.units is TIME else None
     if each is None:
         return ArmError(math.inf)
-    merged = signals_of(seen.verdict, rule) & {*OF_RECORDS}
+    merged = find_touching_signals(seen.verdict, rule) & {*OF_RECORDS}
     if not merged or measure.metric is None or rule.metric not in BOUNDED:
         return ArmError(2 * each)
-    return ArmError(2 * each, reach_of_rule(rule, measure.metric, found))
+    return ArmError(2 * each, bound_pair_values(rule, measure.metric, found))
 
 
 def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
     """How many requests meet the conditions, where each limit is moved by as much as a value may be off."""
     assert seen.verdict is not None
-    if BY_WORD[rule.metric].units is RATE and error_of(seen.verdict, _rule("requests_per_s")) is not None:
+    if BY_WORD[rule.metric].units is RATE and find_rule_error(seen.verdict, _rule("requests_per_s")) is not None:
         return ArmError(math.inf)
     nearer, further, merged = list[Condition](), list[Condition](), list[Condition]()
     for condition in rule.given:
@@ -234,14 +243,14 @@ def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evalua
         step = -off if condition.op.startswith("<") else off
         nearer.append(replace(condition, number=condition.number + step))
         further.append(replace(condition, number=condition.number - step))
-        if signals_of(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {*OF_RECORDS}:
+        if find_touching_signals(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {*OF_RECORDS}:
             merged.append(condition)
-    least = of_rule(replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False))
-    most = of_rule(replace(rule, given=tuple(further)), moved_to(merged, found, best=True))
+    least = compute_pair_values(replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False))
+    most = compute_pair_values(replace(rule, given=tuple(further)), moved_to(merged, found, best=True))
     return ArmError(0.0, (least, most))
 
 
-def _widened(one: Difference, values: Floats, reach: tuple[Floats, Floats] | None) -> Difference:
+def _widened(one: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None) -> ArmDifference:
     """With each end as much further out as the mean over the pairs may be off: with the candidate at its least beside the
     base at its most, and the other way round. The spread of the pairs stays as it was measured."""
     if reach is None:
@@ -254,11 +263,11 @@ def _widened(one: Difference, values: Floats, reach: tuple[Floats, Floats] | Non
         middle, low, high = (float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest))
         ratio = one.ratio[0], one.ratio[1] * math.exp(low - middle), one.ratio[2] * math.exp(high - middle)
         change = one.difference[0], one.base * (ratio[1] - 1), one.base * (ratio[2] - 1)
-        return Difference(one.base, one.candidate, ratio, change)
+        return ArmDifference(one.base, one.candidate, ratio, change)
     middle, low, high = (float(np.diff(each).mean()) for each in (values, lowest, highest))
     change = one.difference[0], one.difference[1] + low - middle, one.difference[2] + high - middle
     of_base = (one.candidate / one.base, 1 + change[1] / one.base, 1 + change[2] / one.base) if one.base > 0 else None
-    return Difference(one.base, one.candidate, of_base, change)
+    return ArmDifference(one.base, one.candidate, of_base, change)
 
 
 def _uneven(found: Sequence[PairRequests]) -> str:
@@ -273,13 +282,13 @@ def _uneven(found: Sequence[PairRequests]) -> str:
     )
 
 
-def figures_of(run: Run) -> Iterator[Rule]:
+def list_compared_figures(run: Run) -> Iterator[Rule]:
     """About each figure that is shown; their limits say nothing."""
     s = run.settings
     latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
     shown = [_rule(word, stat) for word in latencies for stat in STATS]
     shown += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
-    good, _ = good_request(s.rules)
+    good, _ = define_good_request(s.rules)
     if good:
         shown += [_rule(word, given=good) for word in ("attainment", "goodput")]
     # what a rule compares is compared: else the rule could call better what the arms do not differ in
@@ -299,13 +308,13 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
 
 def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tuple[PairedFigure, Floats | None]:
     """The figure, and the differences of the pairs."""
-    measure, values = BY_WORD[rule.metric], of_rule(rule, found)
+    measure, values = BY_WORD[rule.metric], compute_pair_values(rule, found)
     label = _label(rule)
     relative = measure.units is not SHARE and bool((values > 0).all())
     figure = PairedFigure(metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative)
     if why := _absent(values):
         return replace(figure, note=why), None
-    one, factor = difference(values, relative=relative), rule.factor
+    one, factor = compute_arm_difference(values, relative=relative), rule.factor
     _, least, most = (end * factor for end in _widened(one, values, error.reach).difference)
     change, low, high = (end * factor for end in one.difference)
     seen_low, seen_high = possible_ends((one.difference[1], one.difference[2]), one.base, rule)
@@ -352,8 +361,8 @@ def _absent(values: Floats) -> str:
 
 
 def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
-    least = min(counts(rule, found), default=0)
-    if rule.percentile is None or not scarce(least, rule.percentile):
+    least = min(count_block_requests(rule, found), default=0)
+    if rule.percentile is None or not has_too_few_values(least, rule.percentile):
         return ""
     takes = math.ceil(100 / (100 - rule.percentile))
     return f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little more than the slowest"
@@ -372,8 +381,8 @@ def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) ->
 # -- rules against the base --------------------------------------------------------------------------------------------
 
 
-def judged(
-    results: Iterable[SloResult], seen: Evaluation, compared: Paired, found: Sequence[PairRequests]
+def judge_paired_rules(
+    results: Iterable[SloResult], seen: Evaluation, compared: PairedComparison, found: Sequence[PairRequests]
 ) -> tuple[SloResult, ...]:
     """The results with those of rules against the base made anew, from the pairs."""
     settings, few = seen.run.settings, _too_few(compared.pairs)
@@ -394,11 +403,11 @@ def _judged(
 ) -> SloResult:
     """``blame``: why it is not decided where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
-    values = of_rule(rule, found)
+    values = compute_pair_values(rule, found)
     if why := _absent(values):
         return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
-    one = difference(values, relative=relative)
+    one = compute_arm_difference(values, relative=relative)
     if rule.unit == "%" and one.ratio is None:
         why = "it is 0 at the base, and there is no percentage of 0: give the tolerance in another unit"
         return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
@@ -426,7 +435,7 @@ def _judged(
     )
 
 
-def _worse(rule: Rule, one: Difference) -> tuple[float, float, float]:
+def _worse(rule: Rule, one: ArmDifference) -> tuple[float, float, float]:
     """By how much the candidate is worse, and the ends of the interval: a share of the base, or in the rule's unit."""
     value, low, high = one.difference
     if rule.unit == "%":

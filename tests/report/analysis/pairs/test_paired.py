@@ -8,25 +8,25 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.arms import BASE, CANDIDATE
-from locust_llm.core.certificate import Bounds, Certificate
+from locust_llm.core.certificate import ErrorBounds, MeasurementAccuracy
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Run, Stage
+from locust_llm.core.run import ProcessHealth, Run, Stage
 from locust_llm.core.sweep import STOPPED, TIME_UP
-from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.pairs.blocks import of_rule, pairs
-from locust_llm.report.analysis.pairs.paired import chance, difference, student
-from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.columns import collect_columns
+from locust_llm.report.analysis.pairs.blocks import compute_pair_values, find_complete_pairs
+from locust_llm.report.analysis.pairs.paired import compute_arm_difference, familywise_p_value, student_t_975
+from locust_llm.report.analysis.summarise import summarise_run
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.document.paired import head_of, verdict_of
+from locust_llm.report.document.paired import describe_paired_verdict, make_paired_head
 from locust_llm.report.results.paired import BROKEN, DIFFERENT, HOLDS, INCONCLUSIVE, SAME, UNDECIDED, PairedFigure
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.grammar import Rule, parse
+from locust_llm.slo.grammar import Rule, parse_rule
 
 BASES = (100.0, 110.0, 90.0, 120.0, 80.0, 100.0, 105.0, 95.0, 115.0, 85.0)
 """TTFT of the requests of each block of the base, in ms: the weather."""
 
-EXACT = Bounds(count=100, p50_ms=0.01, p95_ms=0.01, p99_ms=0.01, max_ms=0.01)
-CERTIFICATE = Certificate(streams=10, chunks=100, ttft=EXACT, gap=EXACT)
+EXACT = ErrorBounds(count=100, p50_ms=0.01, p95_ms=0.01, p99_ms=0.01, max_ms=0.01)
+CERTIFICATE = MeasurementAccuracy(streams=10, chunks=100, ttft=EXACT, gap=EXACT)
 
 
 def a_block(number: int, pair: int, arm: str, ttft_ms: float, *, count: int = 4) -> tuple[Stage, list[Record]]:
@@ -59,7 +59,7 @@ def a_comparison(ratios: tuple[float, ...], **settings: object) -> tuple[Run, li
 
 
 def summarised(run: Run, records: list[Record]) -> Summary:
-    return summarise(collect(records), run)
+    return summarise_run(collect_columns(records), run)
 
 
 def the(summary: Summary, label: str) -> PairedFigure:
@@ -68,26 +68,28 @@ def the(summary: Summary, label: str) -> PairedFigure:
 
 
 def test_student_by_the_table() -> None:
-    assert [round(student(n), 3) for n in (9, 11, 19, 30)] == [2.262, 2.201, 2.093, 2.042]
+    assert [round(student_t_975(n), 3) for n in (9, 11, 19, 30)] == [2.262, 2.201, 2.093, 2.042]
 
 
 def test_the_interval_of_a_mean_difference() -> None:
     # differences 1, 2, 3: mean 2, s 1, t of 2 degrees of freedom 4.303, 4.303 / sqrt(3) = 2.484
-    found = difference(np.array([[10.0, 11.0], [10.0, 12.0], [10.0, 13.0]]), relative=False)
+    found = compute_arm_difference(np.array([[10.0, 11.0], [10.0, 12.0], [10.0, 13.0]]), relative=False)
     assert (found.base, found.candidate) == (10.0, 12.0)
     assert found.difference == pytest.approx((2.0, 2 - 2.484, 2 + 2.484), abs=0.15)  # a series: less exact at 2
 
 
 def test_ratios_do_not_see_the_weather() -> None:
-    found = difference(np.array([[1.0, 1.1], [10.0, 11.0], [100.0, 110.0]]), relative=True)
+    found = compute_arm_difference(np.array([[1.0, 1.1], [10.0, 11.0], [100.0, 110.0]]), relative=True)
     assert (found.base, found.candidate) == pytest.approx((10.0, 11.0))
     assert found.ratio == pytest.approx((1.1, 1.1, 1.1))
     assert found.difference == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_the_chance_of_signs() -> None:
-    assert chance(np.array([[1.0], [1.1], [0.9], [1.0]])) == 2 / 16  # all alike: one of eight, as one sign is free
-    assert chance(np.array([[1.0], [-1.0], [1.0], [-1.0]])) == 1.0
+    assert (
+        familywise_p_value(np.array([[1.0], [1.1], [0.9], [1.0]])) == 2 / 16
+    )  # all alike: one of eight, as one sign is free
+    assert familywise_p_value(np.array([[1.0], [-1.0], [1.0], [-1.0]])) == 1.0
 
 
 def test_a_request_in_the_washout_and_one_of_the_first_pair_count_nowhere() -> None:
@@ -103,16 +105,19 @@ def test_a_request_in_the_washout_and_one_of_the_first_pair_count_nowhere() -> N
 def test_a_pair_of_which_one_block_was_broken_off_is_left_out() -> None:
     run, records = a_comparison((1.0,) * 10)
     last = replace(run.stages[-1], why=STOPPED)
-    found = pairs(collect(records).requests, replace(run, stages=(*run.stages[:-1], last)))
+    found = find_complete_pairs(collect_columns(records).requests, replace(run, stages=(*run.stages[:-1], last)))
     assert len(found) == 9
 
 
 def test_rates_are_of_what_ended_behind_the_washout() -> None:
     run, records = a_comparison((1.0,) * 10)
-    found = pairs(collect(records).requests, run)
-    rates = of_rule(Rule("requests_per_s", ">=", 0.0, "/s"), found)
+    found = find_complete_pairs(collect_columns(records).requests, run)
+    rates = compute_pair_values(Rule("requests_per_s", ">=", 0.0, "/s"), found)
     assert rates.tolist() == [[4 / 8, 4 / 8]] * 10  # four of six, in eight seconds
-    assert of_rule(parse("output_tokens_per_s within 5% of base"), found).tolist() == [[12 / 8, 12 / 8]] * 10
+    assert (
+        compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found).tolist()
+        == [[12 / 8, 12 / 8]] * 10
+    )
 
 
 def test_a_candidate_five_percent_slower_is_called_worse() -> None:
@@ -144,7 +149,7 @@ def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
     assert summary.paired.reason == "too few pairs: 8 came to their end, and 10 are needed"
     assert the(summary, "TTFT p50 (ms)").word == "not concluded"
     run, records = a_comparison((1.5, 1.51) * 5, slo=("ttft p50 within 5% of base",))
-    busy = Health(worker="local", cpu_share=0.99, loop_lag_p99_ms=900.0)
+    busy = ProcessHealth(worker="local", cpu_share=0.99, loop_lag_p99_ms=900.0)
     summary = summarised(replace(run, health=(busy,)), records)
     assert summary.client is not None
     assert summary.client.level != OK
@@ -158,9 +163,9 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
     """The candidate takes twice the base's 100 ms; the sentinels were off by 32 ms, and by 60 ms."""
     for off_ms, stands in ((32.0, True), (60.0, False)):
         run, records = a_comparison((2.0, 2.02) * 5, slo=("ttft p50 within 10ms of base", "ttft p50 within 5% of base"))
-        off = Bounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
-        one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
-        health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+        off = ErrorBounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
+        one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+        health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
         summary = summarised(replace(run, health=(health,)), records)
         assert summary.client is not None
         assert summary.client.level == "INVALID"
@@ -182,9 +187,9 @@ def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is
     """The sentinels were off by 32 ms. All TTFT are 80 to 120 ms, far below 10 s, and around 120 ms."""
     rule = f"goodput within 1% of base given ttft < {limit}"
     run, records = a_comparison((1.0,) * 10, slo=(rule,))
-    off = Bounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
-    one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
-    health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+    off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
     summary = summarised(replace(run, health=(health,)), records)
     assert summary.client is not None
     assert summary.client.level == "INVALID"
@@ -204,7 +209,7 @@ def test_a_few_late_reads_do_not_void_a_difference_that_all_blocks_show() -> Non
             else record
             for record in records
         ]
-        health = Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE)
+        health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE)
         summary = summarised(replace(run, health=(health,)), records)
         assert summary.client is not None
         assert summary.client.level != OK
@@ -282,5 +287,5 @@ def test_a_tenant_alone_and_beside_others(ratios: tuple[float, ...], word: str) 
     assert the(summary, "TTFT p95 (ms)").percent == pytest.approx(
         100 * (math.prod(ratios) ** (1 / len(ratios)) - 1), abs=0.01
     )
-    assert verdict_of(found).startswith(f"Isolation of gold {word}")
-    assert "alone" in head_of(found)
+    assert describe_paired_verdict(found).startswith(f"Isolation of gold {word}")
+    assert "alone" in make_paired_head(found)
