@@ -11,7 +11,7 @@ import msgspec
 
 from locust_llm import LLMUser
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.protocol import Completion, Messages, Protocol, join_message_text
+from locust_llm.protocols.protocol import Completion, Messages, Protocol, text_of
 
 
 class LlamaCpp(Protocol[dict[str, Any]]):
@@ -19,7 +19,7 @@ class LlamaCpp(Protocol[dict[str, Any]]):
     decode = msgspec.json.Decoder(dict[str, Any]).decode
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        return {"prompt": "\n\n".join(map(join_message_text, messages))}
+        return {"prompt": "\n\n".join(map(text_of, messages))}
 
     def event(self, answer: Completion, message: dict[str, Any], data: bytes) -> bool:
         if message.get("stop"):

@@ -23,7 +23,7 @@ from locust_llm.core.server_times import (
     parse_vllm_metrics,
 )
 from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import ResponseAccumulator, decode_lenient_json, error_line, status_message
+from locust_llm.protocols.answer import Completion, decode_lenient_json, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 from .compression import decompress_body, parse_codings
@@ -86,7 +86,7 @@ class Response:
         self.read_lag_ns = 0
         self.received_bytes = 0
         self.headers_ns: int | None = None
-        self.answer = ResponseAccumulator(PROTOCOLS[kind], keep_text)
+        self.answer = Completion(PROTOCOLS[kind], keep_text)
         self.frame = HTTPResponseParser()
         self.first_seen = False
         """Prefill is over: the first chunk is there, or an error in its place."""

@@ -44,6 +44,7 @@ from .token_counts import parse_token_count as parse_token_count
 if TYPE_CHECKING:
     from .protocol import Protocol
 
+NO_MESSAGE: Final = "an error without a message"
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
 MAX_CHUNK_TOKENS: Final = 1 << 31
@@ -211,7 +212,7 @@ USUAL: Final = BROKEN | {
 """Those that need no second look."""
 
 
-class ResponseAccumulator:
+class Completion:
     """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes after ``whole``."""
 
     def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
@@ -389,7 +390,7 @@ class ResponseAccumulator:
         if found.certain:
             self.fail(found.message, data)
             return True
-        self.complaint = self.complaint or sanitise_text(found.message)
+        self.complaint = self.complaint or sanitise_text(found.message) or None
         return False
 
     def add_text(self, text: Any) -> bool:
@@ -683,12 +684,14 @@ def repair_json(data: bytes) -> bytes:
 
 def _message_of(error: Any, data: bytes) -> str:
     """``error``: a field of ``data``, which may say more beside it."""
-    if isinstance(error, dict | list) and error:
-        return error_text(error)
+    if isinstance(error, dict | list) and error and (message := error_text(error)):
+        return message
     with suppress(ValueError, RecursionError):
-        if len(data) <= MAX_MESSAGE_BYTES and (text := read_error_message(decode_lenient_json(data))):
-            return sanitise_text(text)
-    return error_text(error) if error else status_message(data)
+        text = read_error_message(decode_lenient_json(data)) if len(data) <= MAX_MESSAGE_BYTES else None
+        if text and (message := sanitise_text(text)):
+            return message
+    message = error_text(error) if error else ""
+    return message or status_message(data) or NO_MESSAGE  # what has control characters alone is no message
 
 
 def error_text(error: Any) -> str:

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 
 from .answer import (
+    Completion,
     Delta,
     ErrorFields,
     Index,
-    ResponseAccumulator,
     TextChoice,
     error_line,
     parse_token_count,
@@ -93,7 +93,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
     count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
-    def event(self, answer: ResponseAccumulator, message: CompletionChunk[Any], data: bytes) -> bool:
+    def event(self, answer: Completion, message: CompletionChunk[Any], data: bytes) -> bool:
         choices, usage = message.choices, message.usage
         if (not choices or not message.unharmed) and self._failed(answer, message, data):
             return False
@@ -138,7 +138,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
             answer.metrics = message.metrics
         return chunk
 
-    def _failed(self, answer: ResponseAccumulator, message: CompletionChunk[Any], data: bytes) -> bool:
+    def _failed(self, answer: Completion, message: CompletionChunk[Any], data: bytes) -> bool:
         """It is an error, or has one beside its choices."""
         if answer.failed(message, data):
             return True
@@ -160,7 +160,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
             return b"", b""
         return data[: text.start(1)], data[text.end(1) :]
 
-    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
+    def whole(self, answer: Completion, body: bytes) -> None:
         message = answer.read(self.decode, body)
         if message is None:
             return
@@ -195,7 +195,7 @@ class ChatProtocol(ChoicesProtocol):
         return {"messages": messages}
 
 
-def _count(answer: ResponseAccumulator, usage: ChatUsage, *, final: bool = False) -> None:
+def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None:
     """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
     each choice, when that choice is finished; they add up."""
     output = usage.output
@@ -208,12 +208,12 @@ def _count(answer: ResponseAccumulator, usage: ChatUsage, *, final: bool = False
     )
 
 
-def _begun(answer: ResponseAccumulator, choice: Any, begun: bool) -> bool:
+def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
     """A choice has had content before; ``begun``: one of the answer's had."""
     return choice.index in answer.others if choice.index else begun
 
 
-def _brought(answer: ResponseAccumulator, delta: Any, choice: Any) -> tuple[bool, bool]:
+def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:
     """(whether a delta, or a whole message, has output, whether it has reasoning)."""
     output, thought = delta.brought
     if delta.has_calls:

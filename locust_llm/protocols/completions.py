@@ -6,7 +6,7 @@ import msgspec
 
 from .answer import TextChoice
 from .chat import ChoicesProtocol, CompletionChunk
-from .protocol import Messages, join_message_text
+from .protocol import Messages, text_of
 
 
 class CompletionsProtocol(ChoicesProtocol):
@@ -16,6 +16,6 @@ class CompletionsProtocol(ChoicesProtocol):
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """The contents, with blank lines between."""
-        return {"prompt": "\n\n".join(map(join_message_text, messages))}
+        return {"prompt": "\n\n".join(map(text_of, messages))}
 
     tokenized = prompt

@@ -7,16 +7,16 @@ import msgspec
 
 from locust_llm.load.media import EncodedMedium
 
-from .answer import Count, Index, ResponseAccumulator, error_line, parse_token_count, read_finish_reason
+from .answer import Completion, Count, Index, error_line, parse_token_count, read_finish_reason
 from .error_forms import is_error
 from .protocol import (
     NO_PARAMETERS,
     Messages,
     Protocol,
-    join_message_text,
     read_response_schema,
     read_tool_choice_name,
     read_tool_function,
+    text_of,
 )
 
 VERSION: Final = "2023-06-01"
@@ -86,7 +86,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """System messages are a field beside the others, and answers of tools are those of the user."""
-        systems = [join_message_text(message) for message in messages if message.get("role") in ("system", "developer")]
+        systems = [text_of(message) for message in messages if message.get("role") in ("system", "developer")]
         turns: Messages = []
         for message in messages:
             if message.get("role") in ("system", "developer"):
@@ -118,7 +118,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
     def headers(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
-    def event(self, answer: ResponseAccumulator, message: MessagesEvent, data: bytes) -> bool:
+    def event(self, answer: Completion, message: MessagesEvent, data: bytes) -> bool:
         kind, delta = message.type, message.delta
         if kind == "content_block_delta" and delta is not None:
             return _block_delta(answer, message.index, delta)
@@ -141,13 +141,13 @@ class MessagesProtocol(Protocol[MessagesEvent]):
             answer.look_for_error(data)
         return False
 
-    def _all(self, answer: ResponseAccumulator, data: bytes) -> bool:
+    def _all(self, answer: Completion, data: bytes) -> bool:
         """The whole answer, as one event."""
         before = answer.content
         self.whole(answer, data)
         return answer.content and not before
 
-    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
+    def whole(self, answer: Completion, body: bytes) -> None:
         message = answer.read(self.decode_whole, body)
         if message is None:
             return
@@ -162,7 +162,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         _count(answer, message.usage)
 
 
-def _block_delta(answer: ResponseAccumulator, index: Index, delta: ContentBlock) -> bool:
+def _block_delta(answer: Completion, index: Index, delta: ContentBlock) -> bool:
     if not answer.content and (delta.text or delta.thinking or delta.partial_json):
         _forget_early_count(answer)
     if delta.text:
@@ -172,7 +172,7 @@ def _block_delta(answer: ResponseAccumulator, index: Index, delta: ContentBlock)
     return bool(delta.partial_json) and answer.add_tool_call(index, arguments=delta.partial_json)
 
 
-def _block_start(answer: ResponseAccumulator, index: Index, block: ContentBlock) -> bool:
+def _block_start(answer: Completion, index: Index, block: ContentBlock) -> bool:
     answer.encrypted = answer.encrypted or block.type == "thinking"  # its text may be left out
     answer.redacted = answer.redacted or block.type == "redacted_thinking"
     if (block.type or "").endswith("tool_use"):
@@ -183,7 +183,7 @@ def _block_start(answer: ResponseAccumulator, index: Index, block: ContentBlock)
     return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
 
 
-def _blocks(answer: ResponseAccumulator, blocks: list[ContentBlock] | None) -> bool:
+def _blocks(answer: Completion, blocks: list[ContentBlock] | None) -> bool:
     """Whole ones; whether they hold anything."""
     for index, block in enumerate(blocks or ()):
         answer.redacted = answer.redacted or block.type == "redacted_thinking"
@@ -195,7 +195,7 @@ def _blocks(answer: ResponseAccumulator, blocks: list[ContentBlock] | None) -> b
     return bool(blocks) and answer.content
 
 
-def _forget_early_count(answer: ResponseAccumulator) -> None:
+def _forget_early_count(answer: Completion) -> None:
     """What was counted before anything was written is no count of the answer."""
     if not answer.content:
         answer.counts.output = None
@@ -206,7 +206,7 @@ def _written(input_: Any) -> str:
     return msgspec.json.encode(input_).decode() if input_ else ""
 
 
-def _count(answer: ResponseAccumulator, usage: MessagesUsage | None) -> None:
+def _count(answer: Completion, usage: MessagesUsage | None) -> None:
     if usage is None:
         return
     parts = answer.input_parts
@@ -235,7 +235,7 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
         result = {
             "type": "tool_result",
             "tool_use_id": message.get("tool_call_id"),
-            "content": join_message_text(message),
+            "content": text_of(message),
         }
         return {"role": "user", "content": [result]}
     if not (calls := message.get("tool_calls")):
@@ -243,7 +243,7 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
             "role": role,
             "content": [_block(part) for part in content] if isinstance(content, list) else content or "",
         }
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := join_message_text(message)) else []
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := text_of(message)) else []
     for call in calls:
         function = call.get("function") or {}
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"),

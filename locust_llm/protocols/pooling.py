@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .answer import Count, ErrorFields, ResponseAccumulator, error_line, parse_token_count
-from .protocol import Messages, Protocol, join_message_text
+from .answer import Completion, Count, ErrorFields, error_line, parse_token_count
+from .protocol import Messages, Protocol, text_of
 
 
 class PoolingUsage(msgspec.Struct, gc=False):
@@ -51,11 +51,11 @@ class PoolingProtocol(Protocol[PoolingResponse]):
     length_fields = ()
     decode = staticmethod(msgspec.json.Decoder(PoolingResponse).decode)
 
-    def event(self, answer: ResponseAccumulator, message: PoolingResponse, data: bytes) -> bool:
+    def event(self, answer: Completion, message: PoolingResponse, data: bytes) -> bool:
         """A server that streams this all the same sends no chunk of it."""
         return False
 
-    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
+    def whole(self, answer: Completion, body: bytes) -> None:
         message = answer.read(self.decode, body)
         if message is None:
             return
@@ -77,14 +77,14 @@ class PoolingProtocol(Protocol[PoolingResponse]):
 
     def tokenized(self, messages: Messages) -> dict[str, Any]:
         """As text, without a chat template."""
-        return {"prompt": "\n\n".join(map(join_message_text, messages))}
+        return {"prompt": "\n\n".join(map(text_of, messages))}
 
 
 class EmbeddingsProtocol(PoolingProtocol):
     path = "/v1/embeddings"
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        return {"input": [join_message_text(message) for message in messages]}
+        return {"input": [text_of(message) for message in messages]}
 
 
 class RerankProtocol(PoolingProtocol):
@@ -93,7 +93,7 @@ class RerankProtocol(PoolingProtocol):
     least_texts = 2
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        query, *documents = map(join_message_text, messages)
+        query, *documents = map(text_of, messages)
         return {"query": query, "documents": documents}
 
     def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:

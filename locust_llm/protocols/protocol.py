@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from .answer import ResponseAccumulator
+from .answer import Completion
 
 Messages = list[dict[str, Any]]
 """Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""
@@ -53,7 +53,7 @@ class Protocol(ABC, Generic[M]):
         return asked
 
     @abstractmethod
-    def event(self, answer: ResponseAccumulator, message: M, data: bytes) -> bool:
+    def event(self, answer: Completion, message: M, data: bytes) -> bool:
         """One event of a stream, into the answer. True if it is a chunk: it brought output.
 
         Called when there is time, perhaps long after the bytes were stamped. ``[DONE]``, empty events and those of type
@@ -65,7 +65,7 @@ class Protocol(ABC, Generic[M]):
         text is another such chunk. Empty: it is none, or not to be told cheaply."""
         return b"", b""
 
-    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
+    def whole(self, answer: Completion, body: bytes) -> None:
         """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an event is."""
         if (message := answer.read(self.decode, body)) is not None:
             self.event(answer, message, body)
@@ -125,7 +125,7 @@ def read_response_schema(form: Any) -> dict[str, Any] | None:
     return inner if isinstance(inner, dict) else None
 
 
-def join_message_text(message: dict[str, Any]) -> str:
+def text_of(message: dict[str, Any]) -> str:
     """Its text, without the parts that are none."""
     content = message.get("content")
     if isinstance(content, str):

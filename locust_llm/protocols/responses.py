@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer import Count, Index, ResponseAccumulator, error_line, read_finish_reason
+from .answer import Completion, Count, Index, error_line, read_finish_reason
 from .content import has_text
 from .error_forms import is_error
 from .protocol import (
     NO_PARAMETERS,
     Messages,
     Protocol,
-    join_message_text,
     read_response_schema,
     read_tool_choice_name,
     read_tool_function,
+    text_of,
 )
 
 
@@ -137,11 +137,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         items = [item for message in messages[len(systems) :] for item in _items(message)]
         if not items:
             return {"input": [item for message in messages for item in _items(message)]}
-        return (
-            {"instructions": "\n\n".join(map(join_message_text, systems)), "input": items}
-            if systems
-            else {"input": items}
-        )
+        return {"instructions": "\n\n".join(map(text_of, systems)), "input": items} if systems else {"input": items}
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
         found = dict(asked)
@@ -155,7 +151,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
             found["text"] = {**(asked.get("text") or {}), "format": {**plain, **(read_response_schema(form) or {})}}
         return found
 
-    def event(self, answer: ResponseAccumulator, message: ResponsesEvent, data: bytes) -> bool:
+    def event(self, answer: Completion, message: ResponsesEvent, data: bytes) -> bool:
         kind = message.type
         if kind == TEXT:
             return answer.add_text(message.delta)
@@ -189,7 +185,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
             answer.look_for_error(data)
         return False
 
-    def whole(self, answer: ResponseAccumulator, body: bytes) -> None:
+    def whole(self, answer: Completion, body: bytes) -> None:
         response = answer.read(self.decode_whole, body)
         if response is None:
             return
@@ -202,7 +198,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         _ended(answer, response, body)
 
 
-def _call(answer: ResponseAccumulator, index: Index, item: OutputItem, *, begins: bool) -> bool:
+def _call(answer: Completion, index: Index, item: OutputItem, *, begins: bool) -> bool:
     """An item that begins, or that has ended: then it brings what no event has brought before."""
     if begins or index not in answer.calls:
         return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
@@ -211,7 +207,7 @@ def _call(answer: ResponseAccumulator, index: Index, item: OutputItem, *, begins
     return False
 
 
-def _items_of(answer: ResponseAccumulator, response: ResponseObject) -> bool:
+def _items_of(answer: Completion, response: ResponseObject) -> bool:
     """All of the output at once, but for reasoning that came before; whether there is any."""
     reasoned = answer.content
     for index, item in enumerate(response.output or ()):
@@ -220,7 +216,7 @@ def _items_of(answer: ResponseAccumulator, response: ResponseObject) -> bool:
     return answer.visible or (answer.content and not reasoned)
 
 
-def _whole(answer: ResponseAccumulator, index: int, item: OutputItem) -> None:
+def _whole(answer: Completion, index: int, item: OutputItem) -> None:
     if item.is_call:
         answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
     for part in item.summary or ():
@@ -233,7 +229,7 @@ def _whole(answer: ResponseAccumulator, index: int, item: OutputItem) -> None:
             answer.add_refusal(part.refusal)
 
 
-def _ended(answer: ResponseAccumulator, response: ResponseObject, data: bytes, *, status: str | None = None) -> None:
+def _ended(answer: Completion, response: ResponseObject, data: bytes, *, status: str | None = None) -> None:
     """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one.
     ``status``: where it has none."""
     status = response.status or status
@@ -292,12 +288,12 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "type": "function_call_output",
                 "call_id": message.get("tool_call_id"),
-                "output": join_message_text(message),
+                "output": text_of(message),
             }
         ]
     items: list[dict[str, Any]] = []
     if role == "assistant":
-        if text := join_message_text(message):  # llama.cpp takes an answer in this form only
+        if text := text_of(message):  # llama.cpp takes an answer in this form only
             part = {"type": "output_text", "text": text, "annotations": []}
             items.append({"type": "message", "role": role, "status": "completed", "content": [part]})
     else:

@@ -8,7 +8,7 @@ from locust_llm.client.fetch import FetchedResponse, FetchFailed
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.extra_inputs import collect_extra_inputs
 from locust_llm.core.settings import Settings
-from locust_llm.protocols.answer import ResponseAccumulator, status_message
+from locust_llm.protocols.answer import Completion, status_message
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.protocols.protocol import Messages
 
@@ -154,9 +154,9 @@ class ProbeRequests:
         return f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} failed: {error}"
 
 
-def decode_completion(settings: Settings, answer: FetchedResponse) -> ResponseAccumulator:
+def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion:
     """An empty one of what is none."""
-    completion = ResponseAccumulator(PROTOCOLS[settings.endpoint_type])
+    completion = Completion(PROTOCOLS[settings.endpoint_type])
     if not _is_stream(answer.body):
         completion.whole(answer.body)
         return completion

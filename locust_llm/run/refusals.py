@@ -21,7 +21,7 @@ from locust_llm.core.text import truncate_text
 from locust_llm.load.lengths import combine_lengths, normal_length, parse_length, parse_length_mix
 from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.summary import DatasetSummary
-from locust_llm.protocols.answer import ResponseAccumulator, error_line, error_text, parse_token_count, status_message
+from locust_llm.protocols.answer import Completion, error_line, error_text, parse_token_count, status_message
 from locust_llm.protocols.error_forms import is_error
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
@@ -364,7 +364,7 @@ def explain_forgotten_responses(ask: Callable[..., FetchedResponse], settings: S
             return f"a turn was not answered: {error}"
         if answer.status != 200:
             return f"a turn was answered with HTTP {answer.status}, {status_message(answer.body).rstrip('.')}; {KEEPS}"
-        completion = ResponseAccumulator(own)
+        completion = Completion(own)
         completion.whole(answer.body)
         if completion.response_id is None and not more:
             return f"its answers have no id; {KEEPS}"

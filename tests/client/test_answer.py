@@ -8,7 +8,7 @@ import pytest
 
 from locust_llm.client.answer import Answer, build_answer, join_deltas
 from locust_llm.core.record import Record
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
 
 RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end")
@@ -16,7 +16,7 @@ RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=
 
 def of(*deltas: dict[str, Any], kind: str = "chat") -> Answer:
     """As a stream brings them."""
-    answer = ResponseAccumulator(PROTOCOLS[kind], keep_text=True)
+    answer = Completion(PROTOCOLS[kind], keep_text=True)
     for read, delta in enumerate(deltas):
         choice = {"index": 0, **(delta if kind == "completions" else {"delta": delta})}
         answer.add((read, "message", json.dumps({"choices": [choice]}).encode()))

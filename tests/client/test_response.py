@@ -18,7 +18,7 @@ from locust_llm.core.foreign_text import MESSAGE_BYTES, sanitise_text
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -171,9 +171,9 @@ def test_a_real_answer_means_the_same_in_every_split(name: str) -> None:
 STREAMED = sorted(name for name, expected in EXPECTED.items() if expected.streamed)
 
 
-def said(name: str, *pieces: bytes) -> tuple[ResponseAccumulator, tuple[str, str]]:
+def said(name: str, *pieces: bytes) -> tuple[Completion, tuple[str, str]]:
     """The body alone, without HTTP around it: the decoder of events and that of answers."""
-    answer = ResponseAccumulator(PROTOCOLS[kind_of(name)], True)
+    answer = Completion(PROTOCOLS[kind_of(name)], True)
     for found in EventDecoder().feed(enumerate(pieces)):
         answer.add(found)
     return answer, answer.outcome()

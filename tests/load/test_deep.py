@@ -54,8 +54,8 @@ def test_it_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
 def test_a_rule_has_a_hundred_conditions_at_most() -> None:
     rule = "attainment >= 99% given " + " and ".join(["ttft < 1s"] * 100)
     assert len(parse_rule(rule).given) == 100
-    with pytest.raises(ValueError, match="it has 50,000 conditions, and at most 100 are possible"):
-        parse_rule("attainment >= 99% given " + " and ".join(["ttft < 1s"] * 50_000))
+    with pytest.raises(ValueError, match="it has 600 conditions, and at most 100 are possible"):
+        parse_rule("attainment >= 99% given " + " and ".join(["ttft < 1s"] * 600))
     with pytest.raises(ValueError, match="it has 50,000 limits, and at most 100 are possible"):
         parse_goodput(" ".join(["time_to_first_token:300"] * 50_000))
 

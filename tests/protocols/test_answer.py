@@ -10,15 +10,15 @@ from support.examples import examples
 
 from locust_llm.core.foreign_text import MESSAGE_BYTES
 from locust_llm.core.record import FAILURES, OK
-from locust_llm.protocols.answer import MAX_MESSAGE_BYTES, ResponseAccumulator, error_line, status_message
+from locust_llm.protocols.answer import MAX_MESSAGE_BYTES, Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
 
-def of(kind: str = "chat", keep_text: bool = False) -> ResponseAccumulator:
-    return ResponseAccumulator(PROTOCOLS[kind], keep_text)
+def of(kind: str = "chat", keep_text: bool = False) -> Completion:
+    return Completion(PROTOCOLS[kind], keep_text)
 
 
-def answer(*messages: Any, keep_text: bool = False) -> ResponseAccumulator:
+def answer(*messages: Any, keep_text: bool = False) -> Completion:
     """The messages as the events of a stream, each in a read of its own; bytes are taken as they are."""
     got = of(keep_text=keep_text)
     for read, message in enumerate(messages):
@@ -232,7 +232,7 @@ def test_what_was_wrong_is_kept_and_else_what_came_last() -> None:
     assert (got.broken, got.last) == (b"", good)
 
 
-def plain(*messages: Any, kind: str = "completions") -> ResponseAccumulator:
+def plain(*messages: Any, kind: str = "completions") -> Completion:
     got = of(kind, True)
     for read, message in enumerate(messages):
         got.add((read, "message", json.dumps(message).encode()))

@@ -3,7 +3,7 @@
 import msgspec
 
 from locust_llm.protocols.known import encode_request_body
-from locust_llm.protocols.protocol import join_message_text
+from locust_llm.protocols.protocol import text_of
 
 
 def test_a_chat_sends_its_messages() -> None:
@@ -28,8 +28,8 @@ def test_a_plain_completion_sends_what_was_said_without_roles() -> None:
 
 def test_of_parts_only_the_text_is_said() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}, 7]
-    assert join_message_text({"role": "user", "content": parts}) == "ab"
-    assert join_message_text({"role": "assistant", "tool_calls": []}) == ""
+    assert text_of({"role": "user", "content": parts}) == "ab"
+    assert text_of({"role": "assistant", "tool_calls": []}) == ""
 
 
 def test_a_count_with_each_chunk_is_asked_for_where_the_protocol_has_one() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import ResponseAccumulator, status_message
+from locust_llm.protocols.answer import Completion, status_message
 from locust_llm.protocols.error_forms import find_embedded_error, is_error, read_error_message
 from locust_llm.protocols.known import PROTOCOLS
 
@@ -74,8 +74,8 @@ HARMLESS: list[Any] = [
 ]  # fmt: skip
 
 
-def stream(kind: str, *messages: Any) -> ResponseAccumulator:
-    got = ResponseAccumulator(PROTOCOLS[kind])
+def stream(kind: str, *messages: Any) -> Completion:
+    got = Completion(PROTOCOLS[kind])
     for read, message in enumerate(messages):
         got.add((read, "message", json.dumps(message).encode()))
     return got
@@ -93,7 +93,7 @@ def test_an_error_in_a_stream_has_the_servers_own_message(kind: str, error: Any)
 @pytest.mark.parametrize("kind", PROTOCOLS)
 @pytest.mark.parametrize("error", [*ERRORS, *DOUBTFUL], ids=json.dumps)
 def test_an_error_as_the_whole_answer(kind: str, error: Any) -> None:
-    got = ResponseAccumulator(PROTOCOLS[kind])
+    got = Completion(PROTOCOLS[kind])
     got.whole(json.dumps(error).encode())
     assert got.outcome() == ("stream_error", "boom")
     assert status_message(json.dumps(error).encode()) == "boom"
@@ -122,7 +122,7 @@ def test_an_error_beside_choices_or_in_one_of_them() -> None:
                    {"x_groq": {"error": "boom"}}):  # fmt: skip
         assert stream("chat", {**TEXT["chat"], **fields}).outcome() == ("stream_error", "boom")
     choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "boom"}}
-    whole = ResponseAccumulator(PROTOCOLS["chat"])
+    whole = Completion(PROTOCOLS["chat"])
     whole.whole(json.dumps({"choices": [choice]}).encode())
     assert whole.outcome() == ("stream_error", "boom")
     got = stream("chat", TEXT["chat"], {"choices": [choice]})

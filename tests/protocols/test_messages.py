@@ -7,20 +7,20 @@ import pytest
 
 from locust_llm.client.answer import join_deltas
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 
-def answer(*events: dict[str, Any]) -> ResponseAccumulator:
+def answer(*events: dict[str, Any]) -> Completion:
     """As a stream brings them, each in a read of its own."""
-    got = ResponseAccumulator(PROTOCOLS["messages"], keep_text=True)
+    got = Completion(PROTOCOLS["messages"], keep_text=True)
     for read, event in enumerate(events):
         got.add((read, event["type"], json.dumps(event).encode()))
     return got
 
 
-def whole(**body: Any) -> ResponseAccumulator:
-    got = ResponseAccumulator(PROTOCOLS["messages"], keep_text=True)
+def whole(**body: Any) -> Completion:
+    got = Completion(PROTOCOLS["messages"], keep_text=True)
     got.whole(json.dumps(body).encode())
     return got
 
@@ -90,7 +90,7 @@ def test_how_messages_end() -> None:
     assert answer(delta(text="a"), END).outcome()[0] == "truncated"
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert answer(delta(text="a"), overloaded).outcome() == ("stream_error", "Overloaded")
-    nameless = ResponseAccumulator(PROTOCOLS["messages"])
+    nameless = Completion(PROTOCOLS["messages"])
     nameless.add((0, "message", json.dumps(overloaded).encode()))  # through a proxy that leaves out the event's name
     assert nameless.outcome() == ("stream_error", "Overloaded")
     assert answer(start(input_tokens=3), stop(output_tokens=1), END).outcome() == (

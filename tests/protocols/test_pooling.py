@@ -7,7 +7,7 @@ import pytest
 
 from locust_llm.core.record import OK
 from locust_llm.core.settings import POOLING
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 THREE = [{"role": "user", "content": text} for text in ("a", "b", "c")]
@@ -47,7 +47,7 @@ USAGE = {"prompt_tokens": 6, "total_tokens": 6}
 def test_a_whole_answer(
     kind: str, body: dict[str, Any], outcome: str, input_tokens: int | None, results: int | None
 ) -> None:
-    answer = ResponseAccumulator(PROTOCOLS[kind])
+    answer = Completion(PROTOCOLS[kind])
     answer.whole(msgspec.json.encode(body))
     assert answer.outcome()[0] == outcome
     assert (answer.input_tokens, answer.output_tokens, answer.results) == (input_tokens, None, results)
@@ -55,6 +55,6 @@ def test_a_whole_answer(
 
 
 def test_what_is_no_json() -> None:
-    answer = ResponseAccumulator(PROTOCOLS["embeddings"])
+    answer = Completion(PROTOCOLS["embeddings"])
     answer.whole(b'{"data": [')
     assert answer.outcome()[0] == "malformed"

@@ -7,7 +7,7 @@ import pytest
 
 from locust_llm.client.answer import join_deltas
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 
 USAGE = {
@@ -16,16 +16,16 @@ USAGE = {
 }  # fmt: skip
 
 
-def answer(*events: dict[str, Any]) -> ResponseAccumulator:
+def answer(*events: dict[str, Any]) -> Completion:
     """As a stream brings them, each in a read of its own."""
-    got = ResponseAccumulator(PROTOCOLS["responses"], keep_text=True)
+    got = Completion(PROTOCOLS["responses"], keep_text=True)
     for read, event in enumerate(events):
         got.add((read, event.get("type", ""), json.dumps(event).encode()))
     return got
 
 
-def whole(**body: Any) -> ResponseAccumulator:
-    got = ResponseAccumulator(PROTOCOLS["responses"], keep_text=True)
+def whole(**body: Any) -> Completion:
+    got = Completion(PROTOCOLS["responses"], keep_text=True)
     got.whole(json.dumps(body).encode())
     return got
 
@@ -93,7 +93,7 @@ def test_how_responses_end() -> None:
     assert answer(last("cancelled")).outcome() == ("stream_error", "status cancelled")
     error = {"type": "error", "code": "server_error", "message": "overloaded"}
     assert answer(text("a"), error).outcome() == ("stream_error", "overloaded")
-    nameless = ResponseAccumulator(PROTOCOLS["responses"])
+    nameless = Completion(PROTOCOLS["responses"])
     nameless.add((0, "message", json.dumps(error).encode()))  # through a proxy that leaves out the event's name
     assert nameless.outcome() == ("stream_error", "overloaded")
     none = {"input_tokens": 9, "output_tokens": 0}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import OK
-from locust_llm.protocols.answer import ResponseAccumulator
+from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
 
 STREAMS = ("chat", "completions", "responses", "messages")
@@ -42,8 +42,8 @@ def usage(kind: str, read: Any, written: Any, **more: Any) -> dict[str, Any]:
     return {"input_tokens": read, "output_tokens": written, **more}
 
 
-def answer(kind: str, messages: list[Any]) -> ResponseAccumulator:
-    got = ResponseAccumulator(PROTOCOLS[kind])
+def answer(kind: str, messages: list[Any]) -> Completion:
+    got = Completion(PROTOCOLS[kind])
     for read, message in enumerate(messages):
         got.add((read, "message", json.dumps(message).encode()))
     assert got.outcome() == (OK, ""), got.outcome()
@@ -92,7 +92,7 @@ def test_a_usage_of_another_type_is_none(kind: str) -> None:
     assert answer(kind, events(kind, [[usage(kind, 7, 3)]])).output_tokens == 3
 
 
-def chat(*fields: dict[str, Any], **counts: Any) -> ResponseAccumulator:
+def chat(*fields: dict[str, Any], **counts: Any) -> Completion:
     deltas = [{"choices": [{"index": 0, "delta": one}]} for one in fields]
     end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 7, **counts}}
     return answer("chat", [*deltas, end])
@@ -209,7 +209,7 @@ def test_counts_under_two_names_are_those_that_are_not_zero() -> None:
 def test_a_count_of_each_chunk_alone_is_none_of_the_answer() -> None:
     """It is one with each of three chunks. Three with each of them may be the answer's; so may one with its only chunk."""
 
-    def counted(tokens: int, chunks: int, last: int | None = None) -> ResponseAccumulator:
+    def counted(tokens: int, chunks: int, last: int | None = None) -> Completion:
         text = {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": usage("chat", 7, tokens)}
         stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage("chat", 7, last)}
         return answer("chat", [text] * chunks + [stop])
@@ -223,10 +223,10 @@ def test_a_count_of_each_chunk_alone_is_none_of_the_answer() -> None:
 
 @pytest.mark.parametrize("kind", ["embeddings", "rerank"])
 def test_a_prompt_of_no_tokens_is_not_taken_of_vectors(kind: str) -> None:
-    got = ResponseAccumulator(PROTOCOLS[kind])
+    got = Completion(PROTOCOLS[kind])
     got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}).encode())
     assert (got.outcome(), got.input_tokens, got.settled.rejected) == ((OK, ""), None, (("input_tokens", "0"),))
-    got = ResponseAccumulator(PROTOCOLS[kind])
+    got = Completion(PROTOCOLS[kind])
     got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 7}}).encode())
     assert got.input_tokens == 7
 
@@ -243,7 +243,7 @@ def test_counts_that_are_taken_can_be_and_those_that_cannot_are_named(kind: str,
         for read, written, total, thought in numbers
     ]  # fmt: skip
     text = [{"choices": [], "usage": None}] if kind == "chat" else []
-    got = ResponseAccumulator(PROTOCOLS[kind])
+    got = Completion(PROTOCOLS[kind])
     for read, message in enumerate([*text, *events(kind, usages)]):
         got.add((read, "message", json.dumps(message, allow_nan=True).encode()))
     assert got.outcome()[0] in (OK, "truncated")

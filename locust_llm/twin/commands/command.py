@@ -25,5 +25,5 @@ def twin(words: list[str]) -> int:
             return fail(f"unknown command twin {words[0]!r}\n\n{usage.rstrip()}")
         print(usage, end="", file=sys.stderr)
         return ExitStatus.REFUSED
-    command = getattr(import_module(f"{__package__}.{words[0]}"), words[0])
+    command = getattr(import_module(f"{__package__}.{words[0]}"), f"run_{words[0]}")
     return int(command(words[1:]))
