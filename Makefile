@@ -9,7 +9,7 @@ SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
 .PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins published what-if intervals schedulers seeds golden example clean
 
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/native/_reader.c
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -e .
@@ -38,10 +38,11 @@ test-all: test test-slow test-matrices  ## everything, with the whole matrices
 
 # what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
 PIECES = rooms web_pages damage endings distributed modes runs probe serial real
-rooms = tests/client tests/core tests/deploy tests/load tests/probe tests/report tests/run tests/simulator tests/slo tests/web tests/seeds \
-  tests/bench tests/test_*.py --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py \
-  --ignore tests/report/test_html.py
-web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/test_html.py
+rooms = tests/access tests/accuracy tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
+  tests/integrations tests/lab tests/locust_adapter tests/protocols tests/records tests/report tests/seeds tests/server \
+  tests/settings tests/simulator tests/slo tests/text tests/web tests/wire tests/worker tests/workload tests/test_*.py \
+  --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py --ignore tests/report/render/test_html.py
+web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/render/test_html.py
 endings = tests/e2e/test_endings.py
 distributed = tests/e2e/test_distributed.py tests/e2e/test_secrets_of_workers.py
 modes = tests/e2e/test_modes.py
@@ -81,12 +82,12 @@ EDITABLE = $(BIN)/pip install -q --disable-pip-version-check --force-reinstall -
 SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 
 test-native: $(VENV)/.installed-tests  ## the native reader under AddressSanitizer and UBSan; compiled again as it was after that
-	$(call sanitized,$(NATIVE) tests/client/test_reader.py tests/client/test_reader_failure.py -k 'not five_hundred')
+	$(call sanitized,$(NATIVE) tests/client/reader/test_stream_reader.py tests/client/reader/test_reader_failure.py -k 'not five_hundred')
 
 fuzz: $(VENV)/.installed-tests    ## the same with a hundred times as many answers for both readers: some hours
 	$(call sanitized,$(NATIVE) -k 'same or events_that_c' --hypothesis-profile=many --hypothesis-show-statistics)
 
-NATIVE = tests/client/test_native_reader.py tests/client/test_readers_agree.py tests/client/test_tls_ends.py
+NATIVE = tests/client/reader/test_native_reader.py tests/client/reader/test_readers_agree.py tests/client/test_tls_ends.py
 define sanitized
 CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(EDITABLE)
 LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
@@ -205,4 +206,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) locust_llm/client/native/*.so .test-venv .aiperf-venv .exports-venv .peers .matrices .what-if build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) locust_llm/client/reader/*.so .test-venv .aiperf-venv .exports-venv .peers .matrices .what-if build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

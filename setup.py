@@ -32,8 +32,8 @@ class HardenedBuild(build_ext):
 setup(
     ext_modules=[
         Extension(
-            "locust_llm.client.native._reader",
-            ["locust_llm/client/native/_reader.c"],
+            "locust_llm.client.reader._reader",
+            ["locust_llm/client/reader/_reader.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["-O2", "-pthread"],
             extra_link_args=["-pthread"],

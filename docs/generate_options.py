@@ -9,12 +9,13 @@ from typing import Final
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # the simulator could not be imported after Locust's patches
 
-from locust_llm.core.options.option import GROUPS, Option, declared_options
-from locust_llm.load.numbers import format_quoted_number
-from locust_llm.probe_user import ProbeOptions
-from locust_llm.run.flags import OPTIONS, format_metavar, format_option_default, format_option_example
+from locust_llm.lab.probe.user import ProbeOptions
+from locust_llm.lab.twin.commands import drift, fit, predict
+from locust_llm.lab.twin.plan import cli as plan
+from locust_llm.locust_adapter.parser import OPTIONS, format_metavar, format_option_default, format_option_example
+from locust_llm.settings.declare import GROUPS, Option, declared_options
 from locust_llm.simulator.flags import add_simulator_arguments
-from locust_llm.twin.commands import drift, fit, plan, predict
+from locust_llm.text.numbers import format_quoted_number
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
 

@@ -7,15 +7,14 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 import locust_llm
-from locust_llm.core.jsonl import OUTCOMES, PHASES, RecordLine
-from locust_llm.core.run import Run
 from locust_llm.exit_status import ExitStatus
-from locust_llm.probe.result import ProbeFindings
-from locust_llm.report import export
-from locust_llm.report.analysis import columns
-from locust_llm.report.analysis.summary import Summary
+from locust_llm.lab.probe.findings import ProbeFindings
+from locust_llm.records.jsonl import OUTCOMES, PHASES, RecordLine
+from locust_llm.records.run import Run
+from locust_llm.report import columns, exports
 from locust_llm.report.build import FACTS
-from locust_llm.report.reading import Readability
+from locust_llm.report.readability import Readability
+from locust_llm.report.summary import Summary
 from locust_llm.slo import grammar, metrics, selectors
 
 FOLDER: Final = Path(__file__).with_name("schemas")
@@ -69,8 +68,8 @@ def _names() -> dict[str, Any]:
         "phases": sorted(PHASES),
         "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Readability._fields],
         "read().gaps": ["id", "index", "gap_s", "merged"],
-        "profile_export_aiperf.csv": export.STATS,
-        "sweep.csv": [*export.COLUMNS_BEFORE, *export.COLUMNS_AFTER],
+        "profile_export_aiperf.csv": exports.STATS,
+        "sweep.csv": [*exports.COLUMNS_BEFORE, *exports.COLUMNS_AFTER],
     }
 
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from locust_llm.client.answer import Answer as Answer
-    from locust_llm.probe_user import ProbeUser as ProbeUser
+    from locust_llm.lab.probe.user import ProbeUser as ProbeUser
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser
 
@@ -16,7 +16,7 @@ __version__ = "1.0.0rc1"
 
 PUBLIC = {
     "LLMUser": "locust_llm.user:LLMUser",
-    "ProbeUser": "locust_llm.probe_user:ProbeUser",
+    "ProbeUser": "locust_llm.lab.probe.user:ProbeUser",
     "Answer": "locust_llm.client.answer:Answer",
     "read": "locust_llm.report.build:read",
 }

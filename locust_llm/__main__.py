@@ -14,9 +14,9 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-from locust_llm.core.ci_log import guard_streams
-from locust_llm.core.text import print_safely
-from locust_llm.run.console import discard_if_unread, settle_output_at_exit
+from locust_llm.text.ci_log import guard_streams
+from locust_llm.text.console import discard_if_unread, settle_output_at_exit
+from locust_llm.text.format import print_safely
 
 from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load_command
 from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, signal_exit_status
@@ -40,7 +40,7 @@ def _main(argv: Sequence[str] | None) -> int:
     settle_output_at_exit()
     guard_streams(os.environ)
     if name in ("--version", "-V", "version"):
-        from locust_llm.core.machine import format_versions
+        from locust_llm.records.machine import format_versions
 
         print_safely(f"{format_versions()}\n")
         return ExitStatus.OK
@@ -52,7 +52,7 @@ def _main(argv: Sequence[str] | None) -> int:
             return ExitStatus.OK if words else ExitStatus.REFUSED
         wrong = _unknown(name)
         return fail(wrong if ":" in wrong else f"{wrong}\n\n{USAGE}")
-    from locust_llm.core.machine import memory_refusal
+    from locust_llm.records.machine import memory_refusal
 
     if why := memory_refusal():
         return fail(why)

@@ -12,33 +12,20 @@ import locust  # noqa: F401  first: it patches the process before the network is
 import requests
 from msgspec.structs import replace
 
-from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
-from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
+from locust_llm.access.certificates import use_certificates
+from locust_llm.access.headers import read_headers_at_start
+from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.source_addresses import count_source_addresses, use_source_options
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.fetch import PROBE_HEADER
-from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
-from locust_llm.core.foreign_text import collect_secrets, sanitise_text
-from locust_llm.core.record import OK, Record
-from locust_llm.core.settings import Settings
-from locust_llm.core.text import format_count, print_safely
-from locust_llm.core.validation import validate_settings
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.load.prompts import PromptLengthModel, Prompts
+from locust_llm.gate.gate import Gate
+from locust_llm.locust_adapter.parser import add_access_options, unknown_options
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.run.access.certificates import use_certificates
-from locust_llm.run.access.headers import read_headers_at_start
-from locust_llm.run.access.proxies import list_passed_proxies
-from locust_llm.run.access.sources import count_source_addresses, use_source_options
-from locust_llm.run.address import (
-    add_host_option,
-    choose_given_host,
-    join_server_url,
-    normalise_base_url,
-    split_replica_urls,
-)
-from locust_llm.run.discovery import (
+from locust_llm.records.record import OK, Record
+from locust_llm.server.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
+from locust_llm.server.discovery import (
     LINE_BYTES,
     WAIT_ADVICE,
     Discovery,
@@ -47,10 +34,23 @@ from locust_llm.run.discovery import (
     find_request_form,
     find_spoken_protocols,
 )
-from locust_llm.run.flags import add_access_options, unknown_options
-from locust_llm.run.preflight import explain_shortage, raise_open_files, read_local_ports
-from locust_llm.run.refusals import advise_on_error, has_key, strip_web_page
-from locust_llm.run.request_form import REFUSED, RequestForm
+from locust_llm.server.http_get import PROBE_HEADER
+from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
+from locust_llm.server.preflight import explain_shortage, raise_open_files, read_local_ports
+from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
+from locust_llm.server.request_form import REFUSED, RequestForm
+from locust_llm.settings.address import (
+    add_host_option,
+    choose_given_host,
+    join_server_url,
+    normalise_base_url,
+    split_replica_urls,
+)
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.validate import validate_settings
+from locust_llm.text.format import format_count, print_safely
+from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from locust_llm.core.text import print_safely
-from locust_llm.run.locust_command import LOCUSTFILES
+from locust_llm.locust_adapter.locust_command import LOCUSTFILES
+from locust_llm.text.format import print_safely
 
 from .exit_status import ENDING_SIGNALS, ExitStatus
 

@@ -23,7 +23,7 @@ class RecordEvent(EventHook):
     """A request has ended, in any way. Fired in the user's greenlet, once per request.
 
     :param user: the LLMUser
-    :param record: the finished locust_llm.core.record.Record
+    :param record: the finished locust_llm.records.record.Record
     """
 
 

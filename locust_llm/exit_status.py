@@ -70,7 +70,7 @@ def worst_exit_status(statuses: Iterable[int]) -> int:
 BY_RULES: Final = {"PASS": ExitStatus.OK, "FAIL": ExitStatus.RULE_FAILED, "INCONCLUSIVE": ExitStatus.INCONCLUSIVE}
 """The words are those of slo/grammar.py, which this file does not import: whoever reports a status imports it."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
-"""The words are those of core/run.py. Of a probe whose server failed Locust decides."""
+"""The words are those of records/run.py. Of a probe whose server failed Locust decides."""
 UNDECIDED: Final = ("INCONCLUSIVE", "untold")
 
 

@@ -17,26 +17,25 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from locust_llm.core.ci_log import guard_streams, print_ci_commands
-from locust_llm.core.record import Record
-from locust_llm.core.refusal import LINE, RunRefused, refuse_run
-from locust_llm.core.settings import Settings
-from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.core.validation import find_too_few_requests, validate_settings
-from locust_llm.load.numbers import truncate_quoted_text
-from locust_llm.run import upload
-from locust_llm.run.console import discard_if_unread, settle_output_at_exit, write_console
-from locust_llm.run.control import messages as from_senders
-from locust_llm.run.control.control import Controller
-from locust_llm.run.control.forked_workers import attend_children
-from locust_llm.run.control.progress import keep_logs_off_live_line, show_run_progress
-from locust_llm.run.control.run_store import give_up_reports, log_note
-from locust_llm.run.detached_end import detach_end
-from locust_llm.run.discovery import Discovery
-from locust_llm.run.frames import check_frames
-from locust_llm.run.guarded import spawn_critical
-from locust_llm.run.launch import before_load, take_launch_options
-from locust_llm.run.locust_table import (
+from locust_llm.controller import inbox as from_senders
+from locust_llm.controller.controller import Controller
+from locust_llm.controller.progress import keep_logs_off_live_line, show_run_progress
+from locust_llm.controller.run_store import give_up_reports, log_note
+from locust_llm.integrations import upload
+from locust_llm.integrations.otel import telemetry
+from locust_llm.locust_adapter.before_load import before_load, take_launch_options
+from locust_llm.locust_adapter.detached_end import detach_end
+from locust_llm.locust_adapter.forked_workers import attend_children
+from locust_llm.locust_adapter.parsed_options import (
+    FURTHER,
+    add_options,
+    build_settings,
+    keep_locusts_defaults,
+    look_through_inputs,
+)
+from locust_llm.locust_adapter.secrets import withhold_secrets
+from locust_llm.locust_adapter.signals import end_at_once, interrupt_main, leave_process, listen_for_signals
+from locust_llm.locust_adapter.tables import (
     align_errors_to_rows,
     describe_count_difference,
     describe_other_requests,
@@ -45,20 +44,27 @@ from locust_llm.run.locust_table import (
     keep_writing_csv,
     three_digits_in_locust,
 )
-from locust_llm.run.message import ControlMessage
-from locust_llm.run.options import FURTHER, add_options, build_settings, keep_locusts_defaults, look_through_inputs
-from locust_llm.run.preflight import choose_run_address
-from locust_llm.run.protocol import LOCAL, EndRun
-from locust_llm.run.refusals import explain_outgrown_context, explain_too_long_dataset
-from locust_llm.run.secrets import withhold_secrets
-from locust_llm.run.signals import end_at_once, interrupt_main, leave_process, listen_for_signals
-from locust_llm.run.survey import survey_servers as survey_of
-from locust_llm.run.telemetry import telemetry
-from locust_llm.run.worker import messages as from_control
-from locust_llm.run.worker.process import STATUS_S, cut_open_requests, start_worker
-from locust_llm.run.worker.sender import WorkerContext, attach_worker_context
+from locust_llm.locust_adapter.wire_frames import check_frames
+from locust_llm.records.message import ControlMessage
+from locust_llm.records.record import Record
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.preflight import choose_run_address
+from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
+from locust_llm.server.survey import survey_servers as survey_of
+from locust_llm.settings.refusal import LINE, RunRefused, refuse_run
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import CONCURRENCY
+from locust_llm.settings.validate import find_too_few_requests, validate_settings
+from locust_llm.text.ci_log import guard_streams, print_ci_commands
+from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console
+from locust_llm.text.numbers import truncate_quoted_text
+from locust_llm.web.prometheus import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
-from locust_llm.web.scrape import serve_metrics, serve_metrics_on
+from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.messages import LOCAL, EndRun
+from locust_llm.worker import inbox as from_control
+from locust_llm.worker.process import STATUS_S, cut_open_requests, start_worker
+from locust_llm.worker.worker import WorkerContext, attach_worker_context
 
 from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status
 from .user import LLMUser

@@ -17,13 +17,15 @@ import gevent
 import msgspec
 from tabulate import tabulate
 
+from locust_llm.accuracy.reference_process import TruthServer, self_signed
 from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
-from locust_llm.client.process_reader import get_stream_reader
-from locust_llm.client.reader import ReaderFailed
+from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.stream_reader import ReaderFailed
 from locust_llm.client.request import Request
-from locust_llm.core.certificate import (
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.gate.gate import Gate
+from locust_llm.records.accuracy import (
     Ends,
     ErrorBounds,
     MeasurementAccuracy,
@@ -32,15 +34,13 @@ from locust_llm.core.certificate import (
     parse_reference_times,
     percentile_error_ends,
 )
-from locust_llm.core.histogram import histogram_percentiles
-from locust_llm.core.machine import Machine, detect_machine, format_machine
-from locust_llm.core.record import OK, Record
-from locust_llm.core.text import format_bound, format_error_ends, format_number, name_percentile
-from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.run.console import write_console
-from locust_llm.run.worker.sentinel import make_reference_request
+from locust_llm.records.histogram import histogram_percentiles
+from locust_llm.records.machine import Machine, detect_machine, format_machine
+from locust_llm.records.record import OK, Record
 from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
-from locust_llm.truth.process import TruthServer, self_signed
+from locust_llm.text.console import write_console
+from locust_llm.text.format import format_bound, format_error_ends, format_number, name_percentile
+from locust_llm.worker.reference_streams import make_reference_request
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 STREAM_S: Final = 1.0

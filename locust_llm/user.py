@@ -12,7 +12,6 @@ from locust.exception import StopUser
 import msgspec
 
 from locust_llm.client.answer import Answer
-from locust_llm.client.gate import GateClosed
 from locust_llm.client.requests_bridge import (
     PlainRequestEvent,
     find_client_certificate,
@@ -20,18 +19,19 @@ from locust_llm.client.requests_bridge import (
     keep_headers_on_server,
     session_proxies,
 )
-from locust_llm.core.record import Record
-from locust_llm.load.conversation import Conversation
-from locust_llm.load.formats import DatasetSession
-from locust_llm.load.media import MediaError
-from locust_llm.run.protocol import RequestsReturned
-from locust_llm.run.sessions.branch import SenderPool
-from locust_llm.run.sessions.script import Session
-from locust_llm.run.sessions.tree import SessionTree
-from locust_llm.run.sessions.turn import OutgoingTurn
-from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
-from locust_llm.run.worker.permits import Permit
-from locust_llm.run.worker.sender import WorkerContext, get_worker_context
+from locust_llm.gate.gate import GateClosed
+from locust_llm.locust_adapter.request_statistics import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
+from locust_llm.records.record import Record
+from locust_llm.wire.messages import RequestsReturned
+from locust_llm.worker.permits import Permit
+from locust_llm.worker.send_request import SenderPool
+from locust_llm.worker.session_api import Session
+from locust_llm.worker.sessions import SessionTree
+from locust_llm.worker.turn import OutgoingTurn
+from locust_llm.worker.worker import WorkerContext, get_worker_context
+from locust_llm.workload.conversation import Conversation
+from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.media import MediaError
 
 logger = logging.getLogger("locust_llm")
 

@@ -12,8 +12,8 @@ import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.check import FINE, NOTE, PROBLEM, CheckFinding, check_server, format_finding, run_check
-from locust_llm.core.settings import Settings
 from locust_llm.demo import start_simulator
+from locust_llm.settings.settings import Settings
 
 KEY = "sk-0123456789abcdef"
 

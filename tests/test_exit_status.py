@@ -7,8 +7,8 @@ import pytest
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
-from locust_llm.core.run import NAMED, UNDECIDED
 from locust_llm.exit_status import BY_PROBE, BY_RULES, ExitStatus, RunOutcome, decide_exit_status, worst_exit_status
+from locust_llm.records.run import NAMED, UNDECIDED
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 OWN = 77

@@ -14,8 +14,8 @@ from hypothesis.extra.lark import from_lark
 from lark import Lark
 from support.records import answered, failed
 
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import FAILURES
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import FAILURES
 from locust_llm.slo.grammar import PRESETS, parse_rule
 
 ROOT: Final = Path(__file__).parents[1]

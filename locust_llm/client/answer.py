@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.record import Record
-from locust_llm.protocols.answer import Delta, TextChoice
+from locust_llm.protocols.completion import Delta, TextChoice
+from locust_llm.records.record import Record
 
 REASONING: Final = ("reasoning_content", "reasoning")
 """Fields of the reasoning: of DeepSeek, SGLang and older vLLM; of newer vLLM and OpenRouter."""

@@ -17,9 +17,9 @@ import msgspec
 from gevent import Timeout
 
 from .loop_turns import yield_to_event_loop
-from .route.proxy import Proxy, ProxyFailed
-from .route.source import SourceAddresses, connect_socket
-from .route.tls import TLSLayer
+from .proxy import Proxy, ProxyFailed
+from .source_address import SourceAddresses, connect_socket
+from .tls import TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
 """The socket module does not name it; other systems have none that is as exact."""

@@ -8,14 +8,14 @@ from typing import Any, Final
 import gevent
 from gevent import GreenletExit
 
-from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
+from locust_llm.gate.gate import Gate, Slot
+from locust_llm.records.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
-from .gate import Gate, Slot
 from .loop_turns import can_wait
-from .open_stream import OpenStream
-from .process_reader import get_stream_reader
-from .reader import ReaderFailed
+from .reader.process_reader import get_stream_reader
+from .reader.stream import OpenStream
+from .reader.stream_reader import ReaderFailed
 from .request import Request, RequestTimeout, timeout_message
 from .response import Response, describe_exception
 from .retry import parse_retry_after_s

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from gevent import get_hub, getcurrent
 
-from locust_llm.core.record import CANCELLED
-from locust_llm.core.settings import MAX_RESPONSE_BYTES
+from locust_llm.records.record import CANCELLED
+from locust_llm.settings.settings import MAX_RESPONSE_BYTES
 
 from .connection import Target
 from .response import Response

@@ -17,12 +17,12 @@ import certifi
 import requests
 from requests.cookies import MockRequest, MockResponse
 
-from locust_llm.core.foreign_text import collect_secrets, sanitise_text
+from locust_llm.text.untrusted import collect_secrets, sanitise_text
 
 from .connection import Target
+from .proxy import Proxy, find_proxy
 from .response import Response
-from .route.proxy import Proxy, find_proxy
-from .route.source import current_source_addresses
+from .source_address import current_source_addresses
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"

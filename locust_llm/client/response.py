@@ -11,9 +11,11 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
-from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
-from locust_llm.core.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
-from locust_llm.core.server_times import (
+from locust_llm.client.response_bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
+from locust_llm.protocols.completion import Completion, decode_lenient_json, error_line, status_message
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
+from locust_llm.records.server_times import (
     HEADER_NAMES,
     DraftCounts,
     ServerTimes,
@@ -22,12 +24,10 @@ from locust_llm.core.server_times import (
     parse_vllm_drafts,
     parse_vllm_metrics,
 )
-from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import Completion, decode_lenient_json, error_line, status_message
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.settings.settings import MAX_RESPONSE_BYTES
 
 from .compression import decompress_body, parse_codings
-from .http import HTTPParseError, HTTPResponseParser
+from .http_frame import HTTPParseError, HTTPResponseParser
 from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_stream
 
 DECODE_BYTES: Final = 16_384
@@ -75,7 +75,7 @@ class Response:
         self.plain_events: Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None = (
             None
         )
-        """Takes events out of reads faster than the parser: see native/_reader.pyi; None: there is only the parser."""
+        """Takes events out of reads faster than the parser: see client/reader/_reader.pyi; None: there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""

@@ -1,5 +1,4 @@
-"""Protocols: how requests are written and answers read, one small file per API of a server.
+"""Protocols: how requests are written and responses read, one small file for each API of a server.
 
-Read first: protocol.py (the seam), answer.py (what a protocol fills), then any of the others. The table: docs/protocols.md.
-May use: core. ``event`` is on the hot path: microseconds a chunk count.
+Read first: protocol.py (what each protocol provides), completion.py (what a response becomes), then any of the others.
 """

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .answer import (
+from .completion import (
     Completion,
     Delta,
     ErrorFields,

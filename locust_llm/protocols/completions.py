@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from .answer import TextChoice
 from .chat import ChoicesProtocol, CompletionChunk
+from .completion import TextChoice
 from .protocol import Messages, text_of
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from locust_llm.load.media import encode_in_pieces
+from locust_llm.workload.media import encode_in_pieces
 
 from .chat import ChatProtocol
 from .completions import CompletionsProtocol
+from .embeddings import EmbeddingsProtocol, RerankProtocol
 from .messages import MessagesProtocol
-from .pooling import EmbeddingsProtocol, RerankProtocol
 from .protocol import Messages, Protocol
 from .responses import ResponsesProtocol
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.load.media import EncodedMedium
+from locust_llm.workload.media import EncodedMedium
 
-from .answer import Completion, Count, Index, error_line, parse_token_count, read_finish_reason
+from .completion import Completion, Count, Index, error_line, parse_token_count, read_finish_reason
 from .error_forms import is_error
 from .protocol import (
     NO_PARAMETERS,

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from .answer import Completion
+from .completion import Completion
 
 Messages = list[dict[str, Any]]
 """Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer import Completion, Count, Index, error_line, read_finish_reason
+from .completion import Completion, Count, Index, error_line, read_finish_reason
 from .content import has_text
 from .error_forms import is_error
 from .protocol import (

@@ -17,12 +17,11 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
-from locust_llm.core.engine_metrics import EngineHistory
-from locust_llm.core.record import RETRIED, Record
-from locust_llm.core.run import Run
-from locust_llm.core.settings import Settings
-from locust_llm.core.spans.reported import read_spans
-from locust_llm.core.storage import (
+from locust_llm.records.record import RETRIED, Record
+from locust_llm.records.run import Run
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.spans.reported_times import read_spans
+from locust_llm.records.storage import (
     RECORDS,
     RUN,
     RecordFile,
@@ -33,35 +32,36 @@ from locust_llm.core.storage import (
     read_run,
     replace_file,
 )
-from locust_llm.core.text import clean_line
-from locust_llm.report.analysis.columns import RequestColumns, make_data_frames
-from locust_llm.report.analysis.interference import choose_sampled_share, measure_interference
-from locust_llm.report.analysis.occupancy import Occupancy, compute_occupancy
-from locust_llm.report.analysis.summarise import summarise_run
-from locust_llm.report.analysis.summary import Summary, SweepSummary
-from locust_llm.report.analysis.sweep import find_sweep_axis, is_ended_by_time, summarise_sweep
-from locust_llm.report.document.remarks import NOTHING_RECORDED, list_missing_parts
-from locust_llm.report.plots import svg as drawing
-from locust_llm.report.plots.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
+from locust_llm.report import timeline_figure as drawing
+from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
+from locust_llm.report.columns import RequestColumns, make_data_frames
+from locust_llm.report.occupancy import Occupancy, compute_occupancy
+from locust_llm.report.sections.interference.analysis import choose_sampled_share, measure_interference
+from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
+from locust_llm.report.sections.sweep.findings import find_sweep_axis, is_ended_by_time, summarise_sweep
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary import Summary, SweepSummary
+from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import DEFINITIONS
+from locust_llm.text.format import clean_line
 
-from . import export
-from . import text as tables
-from .html import render_report_page
+from . import exports
 from .kinds import Experiment, read_experiment
-from .pareto.energy import measure_run_energy
-from .plus_minus import add_measurement_errors
-from .prefix_cache import find_cached_share, measure_prefix_cache
-from .published.check import check_validity
 from .read_columns import read_columns
-from .reading import load_reading_pace
-from .sessions import summarise_sessions
-from .spans import SpansRefused as SpansRefused
-from .spans import join_spans_file
-from .speculation import measure_speculation
-from .tenants import summarise_tenants
-from .waterfall.histograms import add_server_histograms
-from .waterfall.waterfall import attribute_latencies, make_parts_frame
+from .readability import load_reading_pace
+from .render import text as tables
+from .render.html import render_report_page
+from .sections.energy.analysis import measure_run_energy
+from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
+from .sections.measurement_uncertainty import add_measurement_errors
+from .sections.prefix_cache import find_cached_share, measure_prefix_cache
+from .sections.published.analysis import check_validity
+from .sections.server.histograms import add_server_histograms
+from .sections.server.speculation import measure_speculation
+from .sections.sessions.analysis import summarise_sessions
+from .sections.tenants.analysis import summarise_tenants
+from .spans_file import SpansRefused as SpansRefused
+from .spans_file import join_spans_file
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -229,13 +229,13 @@ def _make_files(
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
-    make("profile_export_aiperf.json", lambda: export.export_summary_json(summary, run))
-    make("profile_export_aiperf.csv", lambda: export.export_summary_csv(summary).encode())
+    make("profile_export_aiperf.json", lambda: exports.export_summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: exports.export_summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
-        make("sweep.csv", lambda: export.export_sweep_csv(sweep).encode())
+        make("sweep.csv", lambda: exports.export_sweep_csv(sweep).encode())
     if (compared := summary.paired) is not None:
         make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
-    make("junit.xml", lambda: export.export_junit_xml(summary, run) if summary.slos else None)
+    make("junit.xml", lambda: exports.export_junit_xml(summary, run) if summary.slos else None)
     shown: TimelineScene | None = None
     try:
         shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)

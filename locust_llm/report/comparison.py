@@ -9,32 +9,32 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.core.record import CUT, FAILURES, OK
-from locust_llm.core.storage import read_history
-from locust_llm.core.sweep import AXES
-from locust_llm.core.text import format_comparison as in_same_digits
-from locust_llm.core.text import truncate_text
-from locust_llm.report.analysis.baseline import (
+from locust_llm.records.record import CUT, FAILURES, OK
+from locust_llm.records.storage import read_history
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.compare.baseline import (
     MAX_CACHED_DIFFERENCE,
     LoadedRun,
     describe_work,
     find_condition_differences,
     load_run,
 )
-from locust_llm.report.analysis.compare import MetricChange, measure_change, possible_ends
-from locust_llm.report.analysis.goodput import define_good_request
-from locust_llm.report.analysis.selection import ratio_of_sums
-from locust_llm.report.analysis.sweep import find_sweep_axis
-from locust_llm.report.document.blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.report.document.delivery import describe_overload
-from locust_llm.report.document.remarks import SIMULATED
-from locust_llm.report.prefix_cache import find_cached_share
-from locust_llm.report.results.work import find_work_differences
+from locust_llm.report.compare.differences import MetricChange, measure_change, possible_ends
+from locust_llm.report.compare.same_workload import find_work_differences
+from locust_llm.report.sections.delivery.text import describe_overload
+from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.report.sections.prefix_cache import find_cached_share
+from locust_llm.report.sections.sweep.findings import find_sweep_axis
+from locust_llm.report.selection import ratio_of_sums
+from locust_llm.report.slo.goodput import define_good_request
+from locust_llm.settings.sweep import AXES
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+from locust_llm.text.format import format_comparison as in_same_digits
+from locust_llm.text.format import truncate_text
 
-from .text import WIDTH, render_markdown_blocks, render_plain_blocks
+from .render.text import WIDTH, render_markdown_blocks, render_plain_blocks
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16

@@ -7,13 +7,13 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
 from locust_llm.slo.client_verdict import ClientVerdict
 
 if TYPE_CHECKING:
-    from .document.blocks import Block, TableBlock, TextBlock
-    from .plots.model import Plot
+    from .blocks import Block, TableBlock, TextBlock
+    from .charts.model import Plot
 
 
 class Examination(Protocol):
@@ -72,7 +72,7 @@ class Experiment(Protocol):
 ReadExperiment = Callable[[Iterable[Record]], Experiment | None]
 """None: the records are not of this kind."""
 
-REPORT_KINDS: Final = {"probe": "locust_llm.report.probe_report:read_probe"}
+REPORT_KINDS: Final = {"probe": "locust_llm.lab.probe.report_kind:read_probe"}
 """By the first word of the session ids, up to the slash."""
 
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from locust_llm.core.machine import usable_cores
-from locust_llm.core.storage import RecordFile, UnreadLines
-from locust_llm.slo.reading import ReadingPace
+from locust_llm.records.machine import usable_cores
+from locust_llm.records.storage import RecordFile, UnreadLines
+from locust_llm.slo.reading_pace import ReadingPace
 
-from .analysis.columns import READER, RequestColumns, collect_columns, join_columns
-from .reading import load_reading_pace
+from .columns import READER, RequestColumns, collect_columns, join_columns
+from .readability import load_reading_pace
 
 PART: Final = 100 * 2**20
 """Bytes that are worth a process of their own: about a second."""

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.core.record import Record
-from locust_llm.core.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
-from locust_llm.core.spans.ids import make_request_key
+from locust_llm.records.record import Record
+from locust_llm.records.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
+from locust_llm.records.spans.trace_ids import make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """By their code; 0: nothing was reported."""

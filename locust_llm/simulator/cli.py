@@ -16,11 +16,11 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from .api import NAME
+from .behaviours import LIKE, Quirks, parse_quirks
 from .connection import ClientConnection
 from .flags import DISAGGREGATED, add_simulator_arguments
+from .openai_chat import NAME
 from .otlp import SpanSender
-from .quirks import LIKE, Quirks, parse_quirks
 from .scheduling.async_engine import AsyncEngine
 from .scheduling.clock import EventClock, FineSelector
 from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, StepCostConstants

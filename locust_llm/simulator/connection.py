@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from . import api, quirks
+from . import behaviours as quirks
+from . import openai_chat
 
 if TYPE_CHECKING:
-    from .answers import SimulatedAnswer
+    from .response_stream import SimulatedAnswer
     from .server import SimulatorServer
 
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 TENANT = b"x-gateway-inference-fairness-id"  # the Gateway API Inference Extension's
-_SERVER_LINE = f"Server: {api.NAME}\r\n"
+_SERVER_LINE = f"Server: {openai_chat.NAME}\r\n"
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ class ClientConnection(asyncio.Protocol):
     def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
         """``body``: an object, JSON as it is, or text as it is."""
         kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(body, str) else "application/json"
-        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else api.dump(body)
+        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else openai_chat.dump(body)
         head = (
             f"HTTP/1.1 {status} {_phrase(status)}\r\n{_SERVER_LINE}Content-Type: {kind}\r\n"
             f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"

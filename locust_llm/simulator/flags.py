@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .behaviours import LIKE
 from .connection import TENANT
 from .otlp import PROTOCOLS
-from .quirks import LIKE
 from .scheduling.cost import GPUS, MODELS
 from .scheduling.engine import ROUTES
 from .scheduling.policies import POLICIES

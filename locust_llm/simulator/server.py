@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from . import api, messages, responses, tokens
-from .answers import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, WholeAnswer
-from .pooled import PooledAnswer
-from .quirks import LIKE, Quirks, parse_quirks
+from . import anthropic_messages, openai_responses, tokens
+from . import openai_chat as api
+from .behaviours import LIKE, Quirks, parse_quirks
+from .embeddings import PooledAnswer
+from .response_stream import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, WholeAnswer
 from .scheduling.engine import Engine, Router, merge_engine_states
 from .spans import Spans
 from .telemetry import EngineMetrics, ServerTruth, TruthRow, format_metrics_page
@@ -66,8 +67,8 @@ class SimulatorServer:
         self.routes: dict[str, tuple[str, Callable[[ClientConnection, HttpRequest], None]]] = {
             "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, api.CHAT)),
             "/v1/completions": ("POST", lambda c, r: self.answer(c, r, api.COMPLETIONS)),
-            "/v1/responses": ("POST", lambda c, r: self.answer(c, r, responses.FORM)),
-            "/v1/messages": ("POST", lambda c, r: self.answer(c, r, messages.FORM)),
+            "/v1/responses": ("POST", lambda c, r: self.answer(c, r, openai_responses.FORM)),
+            "/v1/messages": ("POST", lambda c, r: self.answer(c, r, anthropic_messages.FORM)),
             "/v1/embeddings": ("POST", self.pooled),
             **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), ("POST", self.pooled)),
             "/v1/models": ("GET", lambda c, _: c.respond(200, list_models(names, max_model_len))),

@@ -8,10 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .otlp import SimulatedSpan, SpanSender, Value
-from .scheduling.parts import LatencyParts, latency_parts_of
+from .scheduling.time_parts import LatencyParts, latency_parts_of
 
 if TYPE_CHECKING:
-    from .answers import SimulatedAnswer
+    from .response_stream import SimulatedAnswer
 
 NAME: Final = "llm_request"
 TRUTH: Final = "simulator."

@@ -1,5 +1,5 @@
-"""SLO: the grammar of rules, the catalogue of metrics, confidence intervals, the client verdict.
+"""SLO: the grammar of rules, the metrics that they name, confidence intervals, the verdict on the load generator.
 
 Read first: grammar.py (one rule, from text to a frozen object), rules.py (all of a run), metrics.py (every metric).
-May use: nothing of ours. Pure functions of numbers and text; no numpy, as the load generator asks here too.
+Pure functions of numbers and text, without numpy, as the load generator uses them too.
 """

@@ -163,7 +163,7 @@ class ClientVerdict(msgspec.Struct, frozen=True):
     advice: str = ""
     """What to change."""
     signals: dict[str, str] = {}
-    """Of each signal that lowers it the level: doubt.py has what that means for a rule."""
+    """Of each signal that lowers it the level: measurement_bias.py has what that means for a rule."""
 
 
 def highest_known_percent(count: int) -> float:

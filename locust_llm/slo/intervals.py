@@ -11,7 +11,7 @@ Ends = tuple[float | None, float | None]
 TAIL: Final = 0.025
 """What may lie outside on either side."""
 TAIL_FAR: Final = 0.02
-"""On the side of rare, large values, of which a short run sees too few: report/analysis/correlation.py."""
+"""On the side of rare, large values, of which a short run sees too few: report/slo/intervals.py."""
 MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
 BEYOND: Final = 3.0

@@ -116,7 +116,7 @@ FELT: Final = (
            "how long a reader at --reading-pace waits for text after the first token",
            word="reading_stall", felt=True, instead="request_latency"),
 )  # fmt: skip
-"""What a reader feels: report/reading.py."""
+"""What a reader feels: report/readability.py."""
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
     Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank",

@@ -1,4 +1,4 @@
-// Draws the plots that report/plots/model.py describes: lines and axes by uPlot; dots, marks and the rest here.
+// Draws the plots that report/charts/model.py describes: lines and axes by uPlot; dots, marks and the rest here.
 "use strict";
 const plots = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from weakref import finalize
 
-from locust_llm.core.refusal import refuse_run
+from locust_llm.settings.refusal import refuse_run
 
 MAX_UPLOAD_BYTES: Final = 100 << 20
 UPLOAD_S: Final = 300.0

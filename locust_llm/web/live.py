@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.foreign_text import sanitise_text
-from locust_llm.core.histogram import Histogram, SlidingHistogram
-from locust_llm.core.phases import PROFILING
-from locust_llm.core.record import OK, Record
-from locust_llm.report.plots.lines import MAX_DOTS, STALL_RATIO, TimelineRows, make_timeline_row
-from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
+from locust_llm.controller.live_stats import WINDOW_S, LiveStats
+from locust_llm.records.histogram import Histogram, SlidingHistogram
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.record import OK, Record
+from locust_llm.report.charts.timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRows, make_timeline_row
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.text.untrusted import sanitise_text
 
 MAX_POINTS: Final = 1200
 """Of the history: 20 minutes at one per second, then one per two seconds, and so on."""

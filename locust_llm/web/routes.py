@@ -18,20 +18,20 @@ import flask
 import gevent
 import msgspec
 
-from locust_llm.core.refusal import RunRefused
-from locust_llm.core.settings import Settings
-from locust_llm.load.numbers import truncate_quoted_text
-from locust_llm.report.plots.timeline_svg import make_timeline_fragment
-from locust_llm.run.discovery import Discovery
+from locust_llm.report.charts.timeline_svg import make_timeline_fragment
+from locust_llm.server.discovery import Discovery
+from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.settings import Settings
+from locust_llm.text.numbers import truncate_quoted_text
 
 from .archive import FILES, Archive
 from .bodies import limit_bodies
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
-from .form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
 from .live import PERCENTILES
-from .new_run import build_form_groups
+from .locust_form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
 from .origin import guard_origin, parse_allowed_hosts
 from .pages import WEB_PAGES, load_page
+from .run_form import build_form_groups
 from .swarm import SwarmView, is_reachable_by_others
 from .view import RunView
 from .whitelist import Whitelist

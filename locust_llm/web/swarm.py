@@ -14,18 +14,18 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
-from locust_llm.core.refusal import RunRefused, refuse_run
-from locust_llm.core.settings import Settings
-from locust_llm.run.address import normalise_base_url
-from locust_llm.run.control.control import Controller
-from locust_llm.run.discovery import Discovery
-from locust_llm.run.options import build_settings
-from locust_llm.run.preflight import prepare_run, read_run_headers
-from locust_llm.run.secrets import list_secret_names
+from locust_llm.controller.controller import Controller
+from locust_llm.locust_adapter.parsed_options import build_settings
+from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.preflight import prepare_run, read_run_headers
+from locust_llm.settings.address import normalise_base_url
+from locust_llm.settings.refusal import RunRefused, refuse_run
+from locust_llm.settings.settings import Settings
 
-from .dataset_look import look_at_dataset
+from .dataset_summary import look_at_dataset
 from .datasets import UPLOAD, Datasets
-from .form import (
+from .locust_form import (
     DATASET_FIELD,
     LIMIT_FIELD,
     drop_empty_fields,

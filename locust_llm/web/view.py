@@ -8,17 +8,17 @@ from locust.env import Environment
 
 import gevent
 
-from locust_llm.core.phases import BETWEEN, WARMUP
-from locust_llm.core.record import Record
-from locust_llm.core.report_result import MetricValue, ReportResult
-from locust_llm.core.text import format_brief, format_count
-from locust_llm.report.plots import charts
-from locust_llm.report.results.waterfall import name_latency_part
-from locust_llm.run.control.control import Controller
-from locust_llm.run.control.live_stats import PARTS_S
-from locust_llm.run.control.progress import format_phase_position
-from locust_llm.run.guarded import spawn_critical
+from locust_llm.controller.controller import Controller
+from locust_llm.controller.live_stats import PARTS_S
+from locust_llm.controller.progress import format_phase_position
+from locust_llm.records.phase_plan import BETWEEN, WARMUP
+from locust_llm.records.record import Record
+from locust_llm.records.report_result import MetricValue, ReportResult
+from locust_llm.report.charts import server_metrics
+from locust_llm.report.sections.latency_parts.model import name_latency_part
 from locust_llm.slo.metrics import TTFT
+from locust_llm.text.format import format_brief, format_count
+from locust_llm.wire.greenlets import spawn_critical
 
 from .archive import Archive
 from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, LatencyRow, LiveStatistics, order_latency_rows
@@ -127,8 +127,8 @@ class RunView:
             if self._goes_on:
                 server: tuple[tuple[float | None, ...] | None, ...] = ()
                 if (poller := control.store.poller) is not None:
-                    self._replicas = charts.list_line_names(poller.history, self._replicas)
-                    server = charts.read_current_values(poller.history, self._replicas)
+                    self._replicas = server_metrics.list_line_names(poller.history, self._replicas)
+                    server = server_metrics.read_current_values(poller.history, self._replicas)
                 live.tick(self._users, control.limit, phase, server)
 
     @property
@@ -177,7 +177,7 @@ class RunView:
             "failures": live.failures(),
             "server_charts": {
                 "names": self._replicas,
-                "charts": [(chart.title, chart.unit) for chart in charts.CHARTS],
+                "charts": [(chart.title, chart.unit) for chart in server_metrics.CHARTS],
             },
         }
         status |= self._so_far(live) if self._ended is None else _final(self._ended, live)

@@ -17,12 +17,12 @@ import msgspec
 from flask import Request
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.core.refusal import refuse_run
-from locust_llm.load.numbers import truncate_quoted_text
-from locust_llm.run.flags import OPTIONS
-from locust_llm.run.options import list_secret_flags
+from locust_llm.locust_adapter.parsed_options import list_secret_flags
+from locust_llm.locust_adapter.parser import OPTIONS
+from locust_llm.settings.refusal import refuse_run
+from locust_llm.text.numbers import truncate_quoted_text
 
-from .form import DATASET_FIELD, FIELDS
+from .locust_form import DATASET_FIELD, FIELDS
 
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 LOCUST_FIELDS: Final = ("user_count", "spawn_rate", "host", "run_time")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 from truth import Program, Sent, build, server
 
-from locust_llm.core.record import Record
+from locust_llm.records.record import Record
 
 TTFT_MS, GAP_MS, TOKENS = 200, 20, 128
 PERCENTILES = (50, 90, 99, 100)

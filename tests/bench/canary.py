@@ -5,7 +5,7 @@ from typing import Final
 
 from tabulate import tabulate
 
-from locust_llm.probe.canary import CanaryRound, estimate_background_load, measure_round
+from locust_llm.lab.canary.model import CanaryRound, estimate_background_load, measure_round
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -25,9 +25,9 @@ from truth import Program, Sent, build, server
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
 
-from locust_llm.core.certificate import MeasurementAccuracy
-from locust_llm.core.record import Record
-from locust_llm.core.storage import read_run
+from locust_llm.records.accuracy import MeasurementAccuracy
+from locust_llm.records.record import Record
+from locust_llm.records.storage import read_run
 
 PERCENTILES = (50, 90, 95, 99)
 TAGS = {"time_to_first_token": "TTFT", "inter_chunk_latency": "gaps"}

@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, find_level_changes, seeded_intervals
-from locust_llm.results.history.index import runs_in
+from locust_llm.lab.history.change_points import ALARMS, SCORES, SIDE, find_level_changes, seeded_intervals
+from locust_llm.lab.history.index import runs_in
 
 FloatRows = NDArray[np.float64]
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"

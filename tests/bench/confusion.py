@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from support.probing import FIXED, Noise, Server, probed
 from tabulate import tabulate
 
-from locust_llm.probe.diagnosis import (
+from locust_llm.lab.probe.diagnosis import (
     CANNOT_TELL,
     CHUNKED,
     DISAGGREGATED,
@@ -28,8 +28,8 @@ from locust_llm.probe.diagnosis import (
     Diagnosis,
     diagnose_scheduler,
 )
-from locust_llm.probe.schedule import ProbeBounds
-from locust_llm.probe.symptoms import measure_probe
+from locust_llm.lab.probe.experiments import ProbeBounds
+from locust_llm.lab.probe.measurements import measure_probe
 
 GPUS: Final = ("h100", "a100-40", "a40")
 NOISES: Final = {

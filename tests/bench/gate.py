@@ -15,8 +15,8 @@ import gevent
 from support.scripted import Row, Scripted, stream
 
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
-from locust_llm.core.record import OK, Record
+from locust_llm.gate.gate import Gate
+from locust_llm.records.record import OK, Record
 
 SLOTS = 3
 USERS = 12

@@ -11,12 +11,12 @@ the same.
 import sys
 from pathlib import Path
 
+from locust_llm.lab.twin import file
+from locust_llm.lab.twin.load_metrics import FIGURES
+from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
+from locust_llm.lab.twin.twin import FIGURES as GOOD
+from locust_llm.lab.twin.twin import Origin, Ranges, Trust, Twin
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
-from locust_llm.twin import file
-from locust_llm.twin.figures import FIGURES
-from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.twin.twin import FIGURES as GOOD
-from locust_llm.twin.twin import Origin, Ranges, Trust, Twin
 
 ERROR = 0.104
 

@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from locust_llm.report.analysis import correlation
-from locust_llm.report.analysis.compare import difference_ends
-from locust_llm.report.analysis.correlation import ConfidenceInterval
-from locust_llm.report.analysis.slo_figures import ObservedValue
-from locust_llm.run.control.early_stop import MeanMonitor, ShareMonitor
+from locust_llm.controller.early_stop import MeanMonitor, ShareMonitor
+from locust_llm.report.compare.differences import difference_ends
+from locust_llm.report.slo import intervals as correlation
+from locust_llm.report.slo.intervals import ConfidenceInterval
+from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from locust_llm.core.jsonl import parse_record_line
-from locust_llm.core.record import Record
+from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.record import Record
 
 HERE = Path(__file__).parent
 CHAT = HERE.parent.parent / "locustfiles" / "chat.py"

@@ -19,11 +19,11 @@ import psutil
 import zmq
 from load import CHAT
 
-from locust_llm.core.record import Record
 from locust_llm.demo import start_simulator
-from locust_llm.run.gate_messages import GateStatus, Share
-from locust_llm.run.greeting import make_hello
-from locust_llm.run.protocol import (
+from locust_llm.gate.messages import GateStatus, Share
+from locust_llm.records.record import Record
+from locust_llm.wire.handshake import make_hello
+from locust_llm.wire.messages import (
     TO_CONTROL,
     TO_SENDER,
     Ack,
@@ -37,9 +37,9 @@ from locust_llm.run.protocol import (
     Status,
     unpack_to_worker,
 )
-from locust_llm.run.protocol import Message as LlmMessage
-from locust_llm.run.protocol import pack_message as pack_message
-from locust_llm.run.worker.outbox import BATCH_RECORDS, pack_record
+from locust_llm.wire.messages import Message as LlmMessage
+from locust_llm.wire.messages import pack_message as pack_message
+from locust_llm.worker.outbox import BATCH_RECORDS, pack_record
 
 STATUS_S = 0.25
 

@@ -16,9 +16,9 @@ from random import Random
 
 import numpy as np
 
-from locust_llm.core.jsonl import parse_record_line
-from locust_llm.core.record import Record
-from locust_llm.load.pictures import begin_png
+from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.record import Record
+from locust_llm.workload.pictures import begin_png
 
 RATE = 20
 SIDE = 1160

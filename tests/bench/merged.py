@@ -22,11 +22,11 @@ from truth import Program, build, server
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
 
-from locust_llm.core.record import Record
-from locust_llm.core.storage import read_run
-from locust_llm.report.analysis import judge
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.records.record import Record
+from locust_llm.records.storage import read_run
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.slo import judge
+from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import ClientVerdict
 
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40

@@ -18,13 +18,13 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.records import a_run, answered
 
-from locust_llm.core.certificate import MeasurementAccuracy, compute_error_bounds
-from locust_llm.core.histogram import Histogram
-from locust_llm.core.record import Record
-from locust_llm.core.run import ProcessHealth
-from locust_llm.report.analysis import judge
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.summarise import summarise_run
+from locust_llm.records.accuracy import MeasurementAccuracy, compute_error_bounds
+from locust_llm.records.histogram import Histogram
+from locust_llm.records.record import Record
+from locust_llm.records.run import ProcessHealth
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.slo import judge
+from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED
 
 Floats = NDArray[np.float64]

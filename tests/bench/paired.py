@@ -15,22 +15,22 @@ from typing import Final
 
 import numpy as np
 
-from locust_llm.core.arms import BASE, CANDIDATE, order_blocks
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run, Stage
-from locust_llm.core.settings import Settings
-from locust_llm.core.sweep import TIME_UP
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.compare import measure_change
-from locust_llm.report.analysis.pairs.paired import (
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run, Stage
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.compare.differences import measure_change
+from locust_llm.report.sections.ab.analysis import (
     compare_arms,
     compute_arm_difference,
     list_compared_figures,
     student_t_975,
 )
-from locust_llm.report.analysis.selection import Floats, RequestSelection
-from locust_llm.report.analysis.slo_figures import Evaluation
-from locust_llm.report.analysis.window import RateWindow
+from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.slo.observed import Evaluation
+from locust_llm.report.window import RateWindow
+from locust_llm.settings.ab import BASE, CANDIDATE, order_blocks
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import TIME_UP
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -12,12 +12,12 @@ from typing import Final
 from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, SECONDS, Point
 from tabulate import tabulate
 
+from locust_llm.lab.twin.cost_fit import fit_cost
+from locust_llm.lab.twin.engine import engine
+from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
+from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.twin.cost_fit import fit_cost
-from locust_llm.twin.engine import engine
-from locust_llm.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.twin.seen import ObservedRequest, ObservedStage
 
 MOST: Final = 600
 """Requests of a row that are replayed for the fit: its means are all that there is."""

@@ -17,7 +17,7 @@ from load import ONCE, Load, load
 from tabulate import tabulate
 from truth import Program, Sent, build, server
 
-from locust_llm.core.record import Record
+from locust_llm.records.record import Record
 
 TTFT_MS, SPREAD_MS = 200, 1000
 

@@ -17,7 +17,7 @@ from load import Load, load
 from tabulate import tabulate
 from truth import Program, Sent, build, server
 
-from locust_llm.core.record import OK, Record
+from locust_llm.records.record import OK, Record
 
 PREFILL_MS = 100
 

@@ -30,9 +30,9 @@ import requests
 from support import hostile
 from tabulate import tabulate
 
-from locust_llm.core.jsonl import parse_record_line
-from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.demo import start_simulator
+from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 
 FAULTS: Final = {
     "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable", "error=5": "stream_error",
@@ -69,7 +69,7 @@ from gevent import Greenlet
 from locust import constant, events, task
 
 from locust_llm import LLMUser
-from locust_llm.run.worker.sender import get_worker_context
+from locust_llm.worker.worker import get_worker_context
 
 FAULTS, RATE, HOSTILE, HOSTILE_USERS, HOSTILE_URL = json.loads(os.environ["SOAKED"])
 dice = random.Random(1)

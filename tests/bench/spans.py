@@ -10,10 +10,10 @@ from typing import Final
 import gevent
 from support.exports import as_json, as_protobuf, span
 
-from locust_llm.core.spans.ids import make_trace_id
-from locust_llm.run.control.buffered_file import BufferedFile
-from locust_llm.run.spans.export import JSON, PROTOBUF
-from locust_llm.run.spans.receiver import SpanReceiver
+from locust_llm.files.buffered_file import BufferedFile
+from locust_llm.records.spans.trace_ids import make_trace_id
+from locust_llm.server.spans.otlp_http import JSON, PROTOBUF
+from locust_llm.server.spans.receiver import SpanReceiver
 
 RUN: Final = "4bf92f3577b34da6"
 TIMES: Final = {"queue": 0.25, "prefill": 0.125, "decode": 1.5, "inference": 1.625, "ttft": 0.3755, "e2e": 1.9}

@@ -14,10 +14,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.collector import over_http
 
-from locust_llm.core.record import Record
-from locust_llm.run.telemetry.frames import RunDescription
-from locust_llm.run.telemetry.metrics import SECONDS, OtelMetrics, common_attributes
-from locust_llm.run.telemetry.telemetry import ExporterPipe
+from locust_llm.integrations.otel.frames import RunDescription
+from locust_llm.integrations.otel.metrics import SECONDS, OtelMetrics, common_attributes
+from locust_llm.integrations.otel.telemetry import ExporterPipe
+from locust_llm.records.record import Record
 
 ABOUT: Final = RunDescription(
     trace="4bf92f3577b34da6", operation="chat", provider="openai", host="http://127.0.0.1:8000"

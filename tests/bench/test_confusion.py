@@ -27,7 +27,7 @@ from confusion import (
 )
 from support.probing import Server
 
-from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
+from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
 
 GOAL = 0.95
 REDUCED = [

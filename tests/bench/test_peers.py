@@ -6,7 +6,7 @@ from peer_tools import TOOLS, Load
 from peers import START, Measured, compare, loads, row, table
 from truth import Sent
 
-from locust_llm.results.figures import Distribution, Figures
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 LOAD = Load(2, 2, 200, 20, 3)
 

@@ -21,17 +21,17 @@ from support.probing import FIXED, Noise, Server, probed
 from support.sweeping import chat, stage, swept
 from tabulate import tabulate
 
-from locust_llm.probe.diagnosis import diagnose_scheduler
-from locust_llm.probe.symptoms import measure_probe
+from locust_llm.lab.probe.diagnosis import diagnose_scheduler
+from locust_llm.lab.probe.measurements import measure_probe
+from locust_llm.lab.twin.fit import fit_twin
+from locust_llm.lab.twin.load_metrics import stage_figures
+from locust_llm.lab.twin.loads import OfferedLoad
+from locust_llm.lab.twin.model import step_work
+from locust_llm.lab.twin.observations import episodes_of
+from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_what_if
+from locust_llm.lab.twin.twin import FIGURES, Twin
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
-from locust_llm.twin.answers import PredictedValue, WhatIf, predict_what_if
-from locust_llm.twin.figures import stage_figures
-from locust_llm.twin.fit import fit_twin
-from locust_llm.twin.loads import OfferedLoad
-from locust_llm.twin.model import step_work
-from locust_llm.twin.seen import episodes_of
-from locust_llm.twin.twin import FIGURES, Twin
 
 NOISES: Final = (
     Noise(),

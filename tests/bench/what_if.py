@@ -22,15 +22,15 @@ import msgspec
 from schedulers import Config, serving
 from tabulate import tabulate
 
-from locust_llm.core.text import format_brief
-from locust_llm.load.lengths import parse_length_mix
-from locust_llm.twin import file
-from locust_llm.twin.answers import WhatIf, answers
-from locust_llm.twin.figures import stage_figures
-from locust_llm.twin.folders import Folder, read_folder_loads
-from locust_llm.twin.loads import Lengths, OfferedLoad
-from locust_llm.twin.twin import Twin
-from locust_llm.twin.whatif.errors import standard_error_of
+from locust_llm.lab.twin import file
+from locust_llm.lab.twin.folders import Folder, read_folder_loads
+from locust_llm.lab.twin.load_metrics import stage_figures
+from locust_llm.lab.twin.loads import Lengths, OfferedLoad
+from locust_llm.lab.twin.predict import WhatIf, answers
+from locust_llm.lab.twin.twin import Twin
+from locust_llm.lab.twin.whatif.errors import standard_error_of
+from locust_llm.text.format import format_brief
+from locust_llm.workload.lengths import parse_length_mix
 
 LOCUST_LLM: Final = str(Path(sys.executable).with_name("locust-llm"))
 AS_IT_WAS: Final = "as it was"

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from locust_llm.client.answer import Answer, build_answer, join_deltas
-from locust_llm.core.record import Record
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.record import Record
 
 RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end")
 

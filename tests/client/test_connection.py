@@ -20,8 +20,8 @@ from support.scripted import Scripted
 
 from locust_llm.client import connection as module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.route.source import connect_socket
-from locust_llm.core.record import FAILURES
+from locust_llm.client.source_address import connect_socket
+from locust_llm.records.record import FAILURES
 
 
 @pytest.fixture(autouse=True)

@@ -23,11 +23,11 @@ from support.scripted import Row, Scripted, chunked, delta, event, head, most_in
 from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate, GateClosed
-from locust_llm.client.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_stream_reader
 from locust_llm.client.request import Request, next_limit
 from locust_llm.client.response import NO_END, Response
-from locust_llm.core.record import CANCELLED, OK, Record
+from locust_llm.gate.gate import Gate, GateClosed
+from locust_llm.records.record import CANCELLED, OK, Record
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from support.scripted import chunked, delta, event, head
 from locust_llm.client import response
 from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
-from locust_llm.core.foreign_text import MESSAGE_BYTES, sanitise_text
-from locust_llm.core.record import FAILURES, OK
-from locust_llm.core.server_times import ServerTimes
-from locust_llm.core.settings import MAX_RESPONSE_BYTES
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.settings.settings import MAX_RESPONSE_BYTES
+from locust_llm.text.untrusted import MESSAGE_BYTES, sanitise_text
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

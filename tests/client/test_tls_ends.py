@@ -13,14 +13,14 @@ import pytest
 from support.scripted import chunked, delta, event, head
 from support.tls_pair import pair
 
-from locust_llm.client import native
-from locust_llm.client import reader as reader_module
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.open_stream import OpenStream
-from locust_llm.client.reader import HIDDEN_ENDS, StreamReader
+from locust_llm.client.reader import compiled
+from locust_llm.client.reader import stream_reader as reader_module
+from locust_llm.client.reader.stream import OpenStream
+from locust_llm.client.reader.stream_reader import HIDDEN_ENDS, StreamReader
 from locust_llm.client.response import Response
 
-pytestmark = pytest.mark.skipif(native.Reader is None, reason="the native reader was not compiled")
+pytestmark = pytest.mark.skipif(compiled.Reader is None, reason="the native reader was not compiled")
 
 FAR_NS = 3600 * 10**9
 TOKEN = chunked(event(delta(content="a" * 40)))
@@ -34,8 +34,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamReader]:
     """It has all the time of the world, but for what shows."""
     for name in ("TLS_PATIENCE_NS", "QUIET_NS", "WAITED_NS"):
         monkeypatch.setattr(reader_module, name, FAR_NS)
-    assert native.Reader is not None
-    reader = StreamReader(native.Reader())
+    assert compiled.Reader is not None
+    reader = StreamReader(compiled.Reader())
     yield reader
     reader.stop()
 

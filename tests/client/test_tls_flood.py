@@ -29,14 +29,14 @@ from support.tls_flood import (
 )
 from support.tls_pair import pair
 
-from locust_llm.client import native, process_reader
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.fetch import FetchFailed, fetch
-from locust_llm.client.gate import Gate
-from locust_llm.client.python_reader import PythonReader
+from locust_llm.client.reader import compiled, process_reader
+from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.request import Request
-from locust_llm.client.route.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, ServerHello, TLSLayer
+from locust_llm.client.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, ServerHello, TLSLayer
+from locust_llm.gate.gate import Gate
+from locust_llm.server.http_get import FetchFailed, fetch
 
 DEADLINE_S = 0.5
 
@@ -132,7 +132,7 @@ def test_a_question_ends_in_time_and_the_loop_goes_on(name: str, flood_url: str,
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-@pytest.mark.parametrize("kind", [PythonReader, native.Reader])
+@pytest.mark.parametrize("kind", [PythonReader, compiled.Reader])
 def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
     name: str, kind: Any, flood_url: str, certificate: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -19,7 +19,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from support.runs import free_port
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.report.ci.comment import make_comment_mark
+from locust_llm.report.pull_request_comment import make_comment_mark
 
 CHECKOUT: Final = Path(__file__).parents[2]
 CI: Final = CHECKOUT / "deploy" / "ci"

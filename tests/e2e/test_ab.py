@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.core.arms import BASE, CANDIDATE
-from locust_llm.core.record import Record
-from locust_llm.core.storage import read_run
 from locust_llm.demo import start_simulator
-from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.records.record import Record
+from locust_llm.records.storage import read_run
+from locust_llm.report.sections.ab.model import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.settings.ab import BASE, CANDIDATE
 
 SHORT = (
     "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",

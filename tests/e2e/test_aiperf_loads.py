@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.core.jsonl import format_record_line
+from locust_llm.records.jsonl import format_record_line
 from locust_llm.report.build import write_reports
 
 LOADER = """

@@ -22,11 +22,11 @@ from support.delaying_proxy import delaying_proxy
 from support.exports import as_protobuf, span
 from support.runs import free_port, records
 
-from locust_llm.core.record import OK
-from locust_llm.core.run import Run
-from locust_llm.core.storage import read_run
 from locust_llm.demo import start_simulator
-from locust_llm.report.results.waterfall import LatencyAttribution
+from locust_llm.records.record import OK
+from locust_llm.records.run import Run
+from locust_llm.records.storage import read_run
+from locust_llm.report.sections.latency_parts.model import LatencyAttribution
 
 pytestmark = pytest.mark.slow
 

@@ -14,16 +14,16 @@ from support.burners import a_run_against, burners
 from support.scripted import Scripted, stream
 from support.stamps_truth import check, several
 
-from locust_llm.client import process_reader
-from locust_llm.client.python_reader import PythonReader
-from locust_llm.core.storage import RECORDS, read_run
+from locust_llm.client.reader import process_reader
+from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.demo import start_simulator
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.selection import RequestSelection
-from locust_llm.report.analysis.summarise import collect_evidence
+from locust_llm.records.storage import RECORDS, read_run
 from locust_llm.report.build import remake_reports
-from locust_llm.run.worker.health import THREADS, HealthMonitor
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.selection import RequestSelection
+from locust_llm.report.summarise import collect_evidence
 from locust_llm.slo.client_verdict import CPU_WAIT, CPU_WAIT_ADVICE, INVALID, OK, ClientVerdict, judge_client
+from locust_llm.worker.health import THREADS, HealthMonitor
 
 pytestmark = pytest.mark.serial
 

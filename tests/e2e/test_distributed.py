@@ -26,11 +26,11 @@ import zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.runs import CHAT, ROOT, Server, command, free_port, records
 
-from locust_llm.core.record import Record
 from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_shares import LEASE_S, SILENT_S
-from locust_llm.run.protocol import GONE_S
+from locust_llm.gate.shares import LEASE_S, SILENT_S
+from locust_llm.records.record import Record
+from locust_llm.wire.messages import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")
 full: Final = pytest.mark.full
@@ -497,8 +497,8 @@ def test_autostart_and_autoquit_end_in_order(server: Server, tmp_path: Path, pro
 
 ELSEWHERE: Final = """
 import time
-import locust_llm.run.clock_sync
-locust_llm.run.clock_sync.clock_id = lambda: "another machine"
+import locust_llm.wire.clock_sync
+locust_llm.wire.clock_sync.clock_id = lambda: "another machine"
 true = time.time
 time.time = lambda: true() + 1000.0
 """

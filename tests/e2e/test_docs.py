@@ -15,15 +15,15 @@ from typing import Any, Final, NamedTuple
 import pytest
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm import probe_user as probe
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
-from locust_llm.core.record import FAILURES, Record
-from locust_llm.core.validation import validate_settings
 from locust_llm.demo import DEMO, start_simulator
-from locust_llm.run import options as options_module
-from locust_llm.run.locust_command import replace_base_by_host
-from locust_llm.run.options import add_options, build_settings
+from locust_llm.lab.probe import user as probe
+from locust_llm.locust_adapter import parsed_options as options_module
+from locust_llm.locust_adapter.locust_command import replace_base_by_host
+from locust_llm.locust_adapter.parsed_options import add_options, build_settings
+from locust_llm.records.record import FAILURES, Record
+from locust_llm.settings.validate import validate_settings
 from locust_llm.slo import grammar as slo
 
 ROOT: Final = Path(__file__).parents[2]
@@ -198,22 +198,22 @@ def known_options() -> set[str]:
     found = {flag for action in actions for flag in action.option_strings}
     package = ROOT / "locust_llm"
     files = (
-        "run/locust_command.py",
+        "locust_adapter/locust_command.py",
         "check.py",
         "selftest.py",
-        "run/canary/command.py",
-        "report/commands.py",
-        "report/pareto_command.py",
-        "report/ci/comment.py",
-        "results/history/choice.py",
-        "results/history/command.py",
-        "results/records/command.py",
-        "results/exports/command.py",
-        "twin/commands/fit.py",
-        "twin/commands/drift.py",
-        "twin/commands/predict.py",
-        "twin/commands/plan.py",
-        "twin/commands/workload.py",
+        "lab/canary/cli.py",
+        "report/cli.py",
+        "lab/pareto/cli.py",
+        "report/pull_request_comment.py",
+        "lab/history/select_runs.py",
+        "lab/history/cli.py",
+        "lab/interop/import_cli.py",
+        "lab/interop/export_cli.py",
+        "lab/twin/commands/fit.py",
+        "lab/twin/commands/drift.py",
+        "lab/twin/commands/predict.py",
+        "lab/twin/plan/cli.py",
+        "lab/twin/commands/workload.py",
     )
     sources = "".join((package / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

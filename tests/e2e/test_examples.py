@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from support.runs import ROOT, Server, records, run
 
-from locust_llm.core.record import Record
 from locust_llm.demo import start_simulator
-from locust_llm.load.summary import check_dataset
+from locust_llm.records.record import Record
+from locust_llm.workload.dataset_summary import check_dataset
 
 EXAMPLES: Final = ROOT / "locustfiles"
 FEW: Final = ("--output-tokens-mean", "8", "--no-probe")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
+from locust_llm.lab.interop import export_cli
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
 from locust_llm.report.build import write_reports
-from locust_llm.results.exports import command
 
 VERSIONS = {"inference-doctor": "0.4.1", "llmd-benchmark-report": "0.2.1"}
 LOADER = """
@@ -53,7 +53,7 @@ def exported(path: Path, *more: Record) -> Path:
     (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
     write_reports(path, a_run())
     for name in ("vllm-bench", "benchmark-report"):
-        assert command.run_export([str(path), "--format", name]) == 0
+        assert export_cli.run_export([str(path), "--format", name]) == 0
     return path
 
 

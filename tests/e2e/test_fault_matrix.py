@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from support.scripted import Scripted, Step, chunked, event, head, send, whole
 
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
-from locust_llm.core.record import OK, Record
+from locust_llm.gate.gate import Gate
+from locust_llm.records.record import OK, Record
 
 pytestmark = pytest.mark.xdist_group("fault_matrix")  # the last test looks at what all the others saw
 

@@ -15,10 +15,10 @@ from support.scripted import Scripted, chunked, delta, event, head, send, stream
 from locust_llm.client import exchange as module
 from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
 from locust_llm.client.requests_bridge import make_target
-from locust_llm.core.failures import generalise_failure_message
-from locust_llm.core.record import FAILURES, OK, Record
+from locust_llm.gate.gate import Gate
+from locust_llm.records.failures import generalise_failure_message
+from locust_llm.records.record import FAILURES, OK, Record
 
 pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
 

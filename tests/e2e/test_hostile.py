@@ -17,12 +17,12 @@ from support.hostile import CATALOGUE
 
 from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
-from locust_llm.client.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_stream_reader
 from locust_llm.client.request import Request
 from locust_llm.client.response import NO_END
-from locust_llm.core.record import OK, Record
 from locust_llm.exit_status import ExitStatus
+from locust_llm.gate.gate import Gate
+from locust_llm.records.record import OK, Record
 
 DEADLINE_S: Final = 20.0
 """Of one answer; no limit of its request is above 4 s, and machines are slow. Later is a hang."""

@@ -18,10 +18,10 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.hosts import SERVICE, Host, Network, network, until, why_not
 from support.runs import CHAT, records
 
-from locust_llm.core.record import CUT, OK, Record
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_shares import SILENT_S
-from locust_llm.run.protocol import GONE_S
+from locust_llm.gate.shares import SILENT_S
+from locust_llm.records.record import CUT, OK, Record
+from locust_llm.wire.messages import GONE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HTTP, MASTER = 8000, 5557

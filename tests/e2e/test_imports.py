@@ -9,10 +9,10 @@ import pytest
 from support.runs import Server, server  # noqa: F401
 
 LAB: Final = (
-    "locust_llm.twin", "locust_llm.probe", "locust_llm.results", "locust_llm.probe_user", "locust_llm.probe_command",
-    "locust_llm.run.canary", "locust_llm.report.probe_report", "locust_llm.report.document.probe",
-    "locust_llm.report.plots.probe", "locust_llm.report.pareto_command", "locust_llm.report.pareto.curve",
-    "locust_llm.report.pareto.table", "locust_llm.report.plots.pareto_svg",
+    "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop", "locust_llm.lab.probe.user", "locust_llm.lab.probe.cli",
+    "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.report",
+    "locust_llm.lab.probe.chart", "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.curve",
+    "locust_llm.lab.pareto.table", "locust_llm.lab.pareto.chart",
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def of_the_lab(modules: set[str]) -> set[str]:
 
 
 def test_the_lab_is_seen_where_it_is() -> None:
-    assert "locust_llm.results.audit.command" in of_the_lab(modules_of("audit", "--help"))
+    assert "locust_llm.lab.interop.audit.cli" in of_the_lab(modules_of("audit", "--help"))
     assert of_the_lab({"locust_llm.probes", "locust_llm.report.build"}) == set()
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.core.arms import BASE
 from locust_llm.demo import start_simulator
-from locust_llm.report.results.paired import BROKEN, UNDECIDED, PairedComparison
+from locust_llm.report.sections.ab.model import BROKEN, UNDECIDED, PairedComparison
+from locust_llm.settings.ab import BASE
 
 
 @pytest.mark.slow

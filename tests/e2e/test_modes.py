@@ -12,13 +12,13 @@ from support.command_line import parse
 from support.runs import Server, records, run
 from support.tiny_server import tiny_server
 
-from locust_llm.core.record import Record
-from locust_llm.core.refusal import RunRefused
-from locust_llm.core.settings import Settings
+from locust_llm.controller.schedule import schedule_phase
 from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.options import check_options
-from locust_llm.run.schedule import schedule_phase
+from locust_llm.locust_adapter.parsed_options import check_options
+from locust_llm.records.record import Record
+from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import OK
 
 TTFT_MS: Final = 100

@@ -19,9 +19,9 @@ import pytest
 from support.runs import free_port, records
 from support.tiny_server import Asked, TinyServer
 
-from locust_llm.client.fetch import PROBE_HEADER
-from locust_llm.core.record import OK, RETRIED
-from locust_llm.core.storage import read_run
+from locust_llm.records.record import OK, RETRIED
+from locust_llm.records.storage import read_run
+from locust_llm.server.http_get import PROBE_HEADER
 
 PASSWORD = "lovelace-1815"
 NAME = socket.gethostname()

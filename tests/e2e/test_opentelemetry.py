@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support.runs import records
 
-from locust_llm.core.record import OK, Record
-from locust_llm.core.spans.ids import make_request_part
-from locust_llm.core.storage import read_run
-from locust_llm.core.telemetry import TelemetryCounts
 from locust_llm.demo import start_simulator
+from locust_llm.records.record import OK, Record
+from locust_llm.records.spans.trace_ids import make_request_part
+from locust_llm.records.storage import read_run
+from locust_llm.records.telemetry_counts import TelemetryCounts
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 

@@ -49,9 +49,7 @@ def test_the_blockade_holds() -> None:
         [sys.executable, "-c", attempts], env=environment(), capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["False", "False"]
-    attempts = (
-        "from locust_llm.core.machine import detect_machine; m = detect_machine(); print(repr(m.kernel), m.cores > 0)"
-    )
+    attempts = "from locust_llm.records.machine import detect_machine; m = detect_machine(); print(repr(m.kernel), m.cores > 0)"
     done = subprocess.run(
         [sys.executable, "-c", attempts], env=environment(), capture_output=True, text=True, timeout=60
     )

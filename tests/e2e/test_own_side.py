@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import requests
 
-from locust_llm.core.jsonl import parse_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.report_result import ReportResult
+from locust_llm.controller import run_store as reporter
 from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.control import run_store as reporter
+from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.report_result import ReportResult
 
 CHAT = str(Path(__file__).parents[2] / "locustfiles" / "chat.py")
 LOAD = ("--synthetic-input-tokens-mean", "400", "--output-tokens-mean", "60", "--no-probe")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.core.storage import RecordFile
 from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis, diagnose_scheduler
-from locust_llm.probe.requests import read_probe_result
-from locust_llm.probe.symptoms import measure_probe
+from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis, diagnose_scheduler
+from locust_llm.lab.probe.measurements import measure_probe
+from locust_llm.lab.probe.requests import read_probe_result
+from locust_llm.records.storage import RecordFile
 
 TIMES = 3
 PROBE = Path(__file__).parents[2] / "locustfiles" / "interference.py"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.runs import Server
 
-from locust_llm.client.process_reader import NO_READER
-from locust_llm.client.reader import DIED
-from locust_llm.core.record import CLIENT_ERROR
+from locust_llm.client.reader.process_reader import NO_READER
+from locust_llm.client.reader.stream_reader import DIED
 from locust_llm.demo import start_simulator
+from locust_llm.records.record import CLIENT_ERROR
 
 LOCUSTFILE = """
 import gevent
@@ -20,7 +20,7 @@ from locust import events
 
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_stream_reader
 
 
 def fails(*args):
@@ -65,7 +65,7 @@ def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int)
 NEVER_STARTS = """
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client import process_reader
+from locust_llm.client.reader import process_reader
 
 
 def no_thread():

@@ -161,7 +161,7 @@ REAL: Final[tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = (
 )
 
 
-@pytest.mark.full  # tests/load/test_numbers.py has the lines, and the test above the command
+@pytest.mark.full  # tests/text/test_numbers.py has the lines, and the test above the command
 @pytest.mark.parametrize(("words", "variables"), REAL)
 def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...], variables: dict[str, str]) -> None:
     command = [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", "127.0.0.1:9", *words]

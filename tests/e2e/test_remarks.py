@@ -7,7 +7,7 @@ from support.runs import Server, run
 
 from locust_llm.demo import start_simulator
 
-pytestmark = pytest.mark.full  # tests/report/document/test_remarks.py has the same from records by hand
+pytestmark = pytest.mark.full  # tests/report/sections/test_notes.py has the same from records by hand
 
 
 @pytest.mark.parametrize(

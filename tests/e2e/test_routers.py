@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.core.record import Record
 from locust_llm.demo import start_simulator
+from locust_llm.records.record import Record
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.core.storage import read_run
 from locust_llm.demo import start_simulator
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.storage import read_run
 
 FAST = (
     "--session-turn-delay-mean",

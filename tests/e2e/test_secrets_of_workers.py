@@ -22,11 +22,11 @@ from support.runs import free_port
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_messages import GateStatus
-from locust_llm.run.greeting import make_hello
-from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack_message, unpack_to_worker
+from locust_llm.gate.messages import GateStatus
+from locust_llm.wire.handshake import make_hello
+from locust_llm.wire.messages import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack_message, unpack_to_worker
 
-pytestmark = pytest.mark.full  # that secrets stay out of messages is in tests/run/test_secrets_stay.py
+pytestmark = pytest.mark.full  # that secrets stay out of messages is in tests/locust_adapter/test_secrets_stay.py
 KEY = "sk-of-the-environment-0123456789abcdef"
 FLAG = "flag-secret-fedcba9876543210"
 TENANT = "tenant-secret-00112233445566"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from locust_llm.client.answer import join_deltas
-from locust_llm.core.record import OK
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.records.record import OK
 
 
 def answer(*events: dict[str, Any]) -> Completion:

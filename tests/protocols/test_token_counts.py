@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.core.record import OK
-from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.record import OK
 
 STREAMS = ("chat", "completions", "responses", "messages")
 NO_COUNTS: tuple[Any, ...] = (0, None, -1, 2.5, True, "x", "", [], {}, [1], {"a": 1}, 1e300, 1 << 60)

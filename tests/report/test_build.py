@@ -14,16 +14,16 @@ from support.html_tags import Tags
 from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
-from locust_llm.core.server_times import ServerTimes
-from locust_llm.core.storage import RecordFile, write_run
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.records.storage import RecordFile, write_run
 from locust_llm.report import build as report
-from locust_llm.report import commands
+from locust_llm.report import cli as commands
 from locust_llm.report.build import read, remake_reports, write_reports
-from locust_llm.report.text import render_console
+from locust_llm.report.render.text import render_console
 
 FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json", "report.html", "run.json",
          "summary.md", "timeline.svg"]  # fmt: skip

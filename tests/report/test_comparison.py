@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.__main__ import main
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run, Stage
-from locust_llm.core.storage import write_run
-from locust_llm.report.commands import WEATHER
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run, Stage
+from locust_llm.records.storage import write_run
+from locust_llm.report.cli import WEATHER
 from locust_llm.report.comparison import (
     Comparison,
     ComparisonLine,
@@ -24,7 +24,7 @@ from locust_llm.report.comparison import (
     render_comparison_console,
     render_comparison_markdown,
 )
-from locust_llm.report.ending import LINES, format_comparison_ending
+from locust_llm.report.console_end import LINES, format_comparison_ending
 from locust_llm.slo.client_verdict import ClientVerdict
 
 

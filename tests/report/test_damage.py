@@ -12,15 +12,15 @@ from support.damaged import called, check_other_commands, check_reports
 from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
-from locust_llm.core import storage as folder
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
-from locust_llm.core.storage import RECORDS, RUN, RecordFile, read_run, write_run
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records import storage as folder
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.storage import RECORDS, RUN, RecordFile, read_run, write_run
 from locust_llm.report import build as report
-from locust_llm.report import html as page
-from locust_llm.report.plots import svg as drawing
+from locust_llm.report import timeline_figure as drawing
+from locust_llm.report.render import html as page
 from locust_llm.web.archive import Archive
 
 WHOLE = b"".join(format_record_line(record) + b"\n" for record in damaged.records(4))
@@ -211,8 +211,8 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
     [
         (drawing, "drawing", "timeline.svg could not be made", ("report.html", "summary.md", "junit.xml")),
         (report, "scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
-        (report.export, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
-        (report.export, "summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
+        (report.exports, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
+        (report.exports, "summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
         (page, "over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
         (page, "distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),
         (report, "page", "report.html could not be made", ("summary.md", "junit.xml")),

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from support.file_kinds import COMMANDS, Case, ending_of, make_whole, words_of, wrong_with
 from support.records import UNIX, a_run, answered
 
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
-from locust_llm.core.storage import RECORDS, write_run
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.storage import RECORDS, write_run
 
 MOST_MEGABYTES: Final = 200
 NEAR: Final = [

@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, twenty
 
-from locust_llm.core.run import Run, Stage
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.summarise import summarise_run
-from locust_llm.report.analysis.summary import SloResult, Summary
-from locust_llm.report.ci.comment import MAX_CHARACTERS, make_comment_body, make_comment_mark
-from locust_llm.report.ci.workflow import make_annotations, make_announcement, write_workflow_outputs
-from locust_llm.report.export import describe_slo_result, export_junit_xml
-from locust_llm.report.text import render_markdown
+from locust_llm.records.run import Run, Stage
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.exports import describe_slo_result, export_junit_xml
+from locust_llm.report.github import make_annotations, make_announcement, write_workflow_outputs
+from locust_llm.report.pull_request_comment import MAX_CHARACTERS, make_comment_body, make_comment_mark
+from locust_llm.report.render.text import render_markdown
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary import SloResult, Summary
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 30ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from locust_llm.core.run import ProcessHealth
-from locust_llm.report.document.document import _readers
+from locust_llm.records.run import ProcessHealth
+from locust_llm.report.document import _readers
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import timelines as t
 
-from locust_llm.core.record import Record
+from locust_llm.records.record import Record
 
 H100, A40 = "Llama-3.1-8B on an H100, virtual time", "Llama-3.1-8B on an A40, virtual time"
 TNG = "TNG (Prefill and Decode for Concurrent Requests, 2025)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from locust_llm.core.record import Record
+from locust_llm.records.record import Record
 from locust_llm.simulator.scheduling.virtual import VirtualResult
 
 

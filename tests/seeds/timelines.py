@@ -7,12 +7,12 @@ import experiments as e
 import numpy as np
 from recorded import recorded
 
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
-from locust_llm.core.settings import Settings
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.plots.svg import draw_timeline_svg
-from locust_llm.report.plots.timeline import find_scene
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.report.charts.timeline import find_scene
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.timeline_figure import draw_timeline_svg
+from locust_llm.settings.settings import Settings
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 DECODERS = (70, 90, 110, 130)

@@ -9,10 +9,10 @@ from locust_llm.simulator.scheduling.async_engine import AsyncEngine
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.cost import CostModel
-from locust_llm.simulator.scheduling.parts import latency_parts_of
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.time_parts import latency_parts_of
 from locust_llm.simulator.scheduling.waiting import queue
 
 NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)

@@ -12,10 +12,10 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel, step_duration_s
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.parts import LatencyParts, latency_parts_of
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.time_parts import LatencyParts, latency_parts_of
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.simulator.scheduling.waiting import QUEUES, queue
 

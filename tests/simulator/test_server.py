@@ -8,7 +8,7 @@ import time
 import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started
 
-from locust_llm.simulator.api import NAME
+from locust_llm.simulator.openai_chat import NAME
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 
 

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 from support.records import answered
 
-from locust_llm.core.record import OK as RECORD_OK
-from locust_llm.core.record import Record
-from locust_llm.core.run import ProcessHealth
-from locust_llm.probe.requests import ProbeResult
-from locust_llm.report.analysis.columns import collect_columns
-from locust_llm.report.analysis.selection import RequestSelection
-from locust_llm.report.analysis.summarise import collect_evidence
-from locust_llm.report.probe_report import ProbeExperiment
-from locust_llm.run.control.live_stats import ClientLateness
+from locust_llm.controller.live_stats import ClientLateness
+from locust_llm.lab.probe.report_kind import ProbeExperiment
+from locust_llm.lab.probe.requests import ProbeResult
+from locust_llm.records.record import OK as RECORD_OK
+from locust_llm.records.record import Record
+from locust_llm.records.run import ProcessHealth
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.selection import RequestSelection
+from locust_llm.report.summarise import collect_evidence
 from locust_llm.slo.client_verdict import (
     BUSY_ADVICE,
     CPU_WAIT,

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from locust_llm.core.settings import Settings, make_stage_settings
+from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.slo.grammar import PRESETS, Condition, expand_preset, parse_rule
 from locust_llm.slo.rules import Rules, resolve_rules, validate_rules
 

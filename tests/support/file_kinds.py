@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.commands import load_command
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.storage import RECORDS, write_run
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.storage import RECORDS, write_run
 from support.damaged import a_whole_run, records
 from support.evalscope import a_database
 from support.stages import fill_sweep, steps
@@ -155,7 +155,7 @@ def words_of(case: Case, home: Path) -> list[str]:
 
 
 _processes: Final = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "locust_llm.report.commands", "locust_llm.results.runs"])
+_processes.set_forkserver_preload([__name__, "locust_llm.report.cli", "locust_llm.lab.interop.runs_page"])
 
 
 def ending_of(home: Path, words: list[str]) -> Ending:

@@ -3,8 +3,8 @@
 import gevent
 from gevent.event import Event
 
-from locust_llm.client.gate import Slot
-from locust_llm.run.gate_shares import GateLease
+from locust_llm.gate.gate import Slot
+from locust_llm.gate.shares import GateLease
 
 
 def turn() -> None:

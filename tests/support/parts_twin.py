@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from locust_llm.simulator.scheduling.cost import step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.parts import LatencyParts
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.time_parts import LatencyParts
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from itertools import count, cycle
 from random import Random
 from typing import Final
 
-from locust_llm.core.record import OK
-from locust_llm.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
-from locust_llm.probe.schedule import ProbeBounds, schedule_episodes
+from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
+from locust_llm.lab.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
+from locust_llm.lab.twin.drift.changes import Bursts
+from locust_llm.records.record import OK
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
@@ -17,7 +18,6 @@ from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
-from locust_llm.twin.drift.changes import Bursts
 
 BLOCK: Final = 16
 REFUSED: Final = "http_400"

@@ -20,17 +20,18 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from locust_llm.core.engine_metrics import EngineSample
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.core.run import LimitChange, OpenLoopSchedule, Run
-from locust_llm.core.server_times import METRICS, TIMINGS, ServerTimes
-from locust_llm.core.settings import Settings
-from locust_llm.core.spans.reported import FILE as SPANS_FILE
-from locust_llm.core.spans.reported import SpanLine
-from locust_llm.core.storage import RECORDS, SERVER_METRICS
-from locust_llm.report import build, ending, text
-from locust_llm.report.analysis.summary import Row, Summary
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.run import LimitChange, OpenLoopSchedule, Run
+from locust_llm.records.server_metrics import EngineSample
+from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
+from locust_llm.records.spans.reported_times import FILE as SPANS_FILE
+from locust_llm.records.spans.reported_times import SpanLine
+from locust_llm.records.storage import RECORDS, SERVER_METRICS
+from locust_llm.report import build, console_end
+from locust_llm.report.render import text
+from locust_llm.report.summary import Row, Summary
+from locust_llm.settings.settings import Settings
 
 UNIX: Final = 1_700_000_000.0
 WARMUP_S: Final = 5.0
@@ -353,7 +354,7 @@ def reported(made: Made, folder: Path) -> Report:
         (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
     summary = build.write_reports(folder, made.run)
     verbose = text.render_console(summary, made.run, folder)
-    on_console = " ".join(ending.format_ending(summary, made.run, folder).split())
+    on_console = " ".join(console_end.format_ending(summary, made.run, folder).split())
     page = (folder / "report.html").read_text()
     page = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", page, flags=re.S)
     page = unescape(re.sub(r"<[^>]+>", " ", page))

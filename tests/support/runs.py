@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.core.jsonl import parse_record_line
-from locust_llm.core.record import Record
 from locust_llm.demo import start_simulator
+from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.record import Record
 
 ROOT = Path(__file__).parents[2]
 CHAT = str(ROOT / "locustfiles" / "chat.py")

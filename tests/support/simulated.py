@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from locust_llm.simulator.api import NAME
+from locust_llm.simulator.openai_chat import NAME
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]  # 12 tokens

@@ -7,9 +7,9 @@ import gevent
 import gevent.os
 
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.gate import Gate
 from locust_llm.client.response import Response
-from locust_llm.core.record import Record
+from locust_llm.gate.gate import Gate
+from locust_llm.records.record import Record
 from support.scripted import Row, Scripted
 
 CLOCKS_NS = 20_000

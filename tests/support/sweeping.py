@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final
 
+from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
-from locust_llm.twin.seen import ObservedRequest, ObservedStage
 
 from .probing import Noise, Server, engine, traffic
 

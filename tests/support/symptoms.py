@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from locust_llm.probe.symptoms import (
+from locust_llm.lab.probe.measurements import (
     BurstResult,
     CachedPrompt,
     DecoderStall,

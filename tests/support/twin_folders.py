@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from locust_llm.core.jsonl import format_record_line
-from locust_llm.core.record import Record
-from locust_llm.core.run import Run
-from locust_llm.core.run import Stage as RunStage
-from locust_llm.core.storage import RECORDS, write_run
-from locust_llm.probe.requests import ProbeResult
-from locust_llm.twin.seen import ObservedRequest, ObservedStage
+from locust_llm.lab.probe.requests import ProbeResult
+from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.run import Stage as RunStage
+from locust_llm.records.storage import RECORDS, write_run
 
 from .records import UNIX, a_run, answered
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
-from locust_llm.report.plots.lines import thin_chunks
-from locust_llm.run.control.live_stats import RATE_S, WINDOW_S, LiveStats
+from locust_llm.controller.live_stats import RATE_S, WINDOW_S, LiveStats
+from locust_llm.report.charts.timeline_lines import thin_chunks
 from locust_llm.web import live as module
 from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, LiveStatistics
 

@@ -17,12 +17,12 @@ from support.web_pages import Page
 from support.years import START, run_folder
 
 import locust_llm
-from locust_llm.core.phases import PROFILING, WARMUP
-from locust_llm.core.report_result import MetricValue, ReportResult, RuleResult
-from locust_llm.core.settings import Settings
-from locust_llm.run.control.early_stop import EarlyStop
-from locust_llm.run.control.live_stats import LiveStats
-from locust_llm.run.discovery import Discovery
+from locust_llm.controller.early_stop import EarlyStop
+from locust_llm.controller.live_stats import LiveStats
+from locust_llm.records.phase_plan import PROFILING, WARMUP
+from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
+from locust_llm.server.discovery import Discovery
+from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.web import swarm
 from locust_llm.web import view as view_module

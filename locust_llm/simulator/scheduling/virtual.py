@@ -12,8 +12,8 @@ from operator import sub
 
 from .clock import VirtualClock
 from .engine import Engine
-from .parts import LatencyParts, latency_parts_of
 from .sequence import Sequence
+from .time_parts import LatencyParts, latency_parts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,130 @@
+"""Headers of the requests, the key among them: of the environment, a file, a command or flags. Never written anywhere."""
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Final
+
+from locust_llm.files.user_file import read_small_text
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.settings.ab import parse_candidate_changes
+from locust_llm.workload.mix import parse_tenant_headers
+
+from .key_command import FLAG, KeyCommand, get_key_command
+from .key_command import HEADER_VALUE as HEADER_VALUE
+
+EXPIRED: Final = 401
+BEARER: Final = "Bearer "
+NO_LINE: Final = "the API key (--api-key-file or OPENAI_API_KEY) is not one line of text"
+
+
+class KeyHeaders(Mapping[str, str]):
+    """Of every request, with the key that is in force when they are read."""
+
+    def __init__(self, command: KeyCommand, made: Callable[[str], dict[str, str]]) -> None:
+        """``made``: from the key to the headers."""
+        self.command, self._made = command, made
+
+    def __getitem__(self, name: str) -> str:
+        return self._made(self.command.key())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made(self.command.key()))
+
+    def __len__(self) -> int:
+        return len(self._made(self.command.key()))
+
+    def renew(self, headers: MutableMapping[str, str | bytes]) -> None:
+        """In the headers of a session of requests, where they hold a key that was in force before."""
+        key = self.command.key()
+        if self._carried(headers) not in ("", key):
+            headers.update(self._made(key))
+
+    def expired(self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False) -> bool:
+        """By the status of the answer to a request with the headers ``sent``, its key is none any more. ``again``: it had
+        been sent before, with another one."""
+        if status == EXPIRED and again:
+            self.command.doubt()
+        elif status == EXPIRED:
+            return bool(self._carried(sent))
+        if status is not None and status < 400 and not self.command.taken:
+            self.command.accepted(self._carried(sent))
+        return False
+
+    def another(self, sent: Mapping[str, str | bytes]) -> bool:
+        """There is another key than in the headers ``sent``; the command is waited for."""
+        return self.command.next(self._carried(sent))
+
+    def _carried(self, headers: Mapping[str, str | bytes]) -> str:
+        """The key in them that came of the command; empty: there is none."""
+        texts = (value.decode("latin-1") if isinstance(value, bytes) else value for value in headers.values())
+        return next((key for text in texts if (key := text.removeprefix(BEARER)) in self.command.keys), "")
+
+
+def read_request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
+    """The headers of every request, the key among them. ``protocol``: another than that of the options.
+
+    Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that no header can carry.
+    """
+    if options is None or not hasattr(options, "header"):
+        return {}
+    protocol = protocol or getattr(options, "endpoint_type", "")
+    own = PROTOCOLS.get(protocol, PROTOCOLS["chat"])
+    given = {
+        name.strip(): value.strip() for name, _, value in (one.partition(":") for one in read_given_headers(options))
+    }
+    if (command := find_key_command(options)) is not None:
+        return KeyHeaders(command, lambda key: {**own.headers(key), **given})
+    key = read_small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    if not HEADER_VALUE.fullmatch(key.strip()):
+        raise ValueError(NO_LINE)
+    return {**own.headers(key.strip()), **given}
+
+
+def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
+    """Of a run that begins: with a new key, where a command prints it. Raises as ``request_headers``."""
+    headers = read_request_headers(options)
+    if isinstance(headers, KeyHeaders):
+        headers.command.begin()
+    return headers
+
+
+def find_key_command(options: Namespace) -> KeyCommand | None:
+    """None: the key comes from elsewhere. Raises ValueError of one sentence."""
+    text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)
+    if not text:
+        return None
+    if options.api_key_file:
+        raise ValueError(f"{FLAG} and --api-key-file exclude each other: give one of them")
+    return get_key_command(text, lifetime_s)
+
+
+def read_given_headers(options: Namespace) -> list[str]:
+    """Of the environment, which no list of processes shows, and of the flag."""
+    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
+
+
+def read_given_candidate_headers(options: Namespace) -> list[str]:
+    """In what the candidate differs: of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.candidate_set]
+
+
+def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
+    """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
+    if options is None or not hasattr(options, "candidate_set"):
+        return {}
+    return parse_candidate_changes(read_given_candidate_headers(options)).headers
+
+
+def read_given_tenant_headers(options: Namespace) -> list[str]:
+    """Of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.tenant_header]
+
+
+def read_tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
+    """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
+    if options is None or not hasattr(options, "tenant_header"):
+        return {}
+    return parse_tenant_headers(read_given_tenant_headers(options))

@@ -1,0 +1,221 @@
+"""Key command: a program that prints the API key, run at the start, and again when a key has expired.
+
+A request whose key the server refuses (HTTP 401) waits for the next one, and so do those after it that are refused; streams
+go on. Past its lifetime a key is renewed in a greenlet, while requests go out with the old one.
+"""
+
+import logging
+import os
+import re
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Final, Self
+
+import gevent
+from gevent import Timeout
+from gevent.event import Event
+from gevent.lock import BoundedSemaphore
+from gevent.os import make_nonblocking, nb_read
+
+from locust_llm.text.untrusted import Secrets, sanitise_text
+
+logger = logging.getLogger("locust_llm")
+
+FLAG: Final = "--api-key-command"
+LIMIT_S: Final = 30.0
+"""How long the command may take."""
+MAX_BYTES: Final = 1 << 14
+"""Of what it prints."""
+AGAIN_S: Final = 30.0
+"""Between two runs of it, where the last one gave no key that the server took."""
+ERROR_BYTES: Final = 200
+HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
+
+
+class KeyFailed(ValueError):
+    """The command gave no key: why, in one line without anything that it printed as one."""
+
+
+class KeyCommand:
+    """One a process."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        lifetime_s: float | None = None,
+        *,
+        run: Callable[[Sequence[str]], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        spawn: Callable[..., object] = gevent.spawn,
+    ) -> None:
+        """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic seconds."""
+        self._words, self._lifetime_s = words, lifetime_s
+        self._run, self._clock, self._spawn = run or capture_program_output, clock, spawn
+        self._key = ""
+        self.keys: set[str] = set()
+        """All that there were: none of them may be shown."""
+        self.taken = False
+        """The server took the key that is in force."""
+        self._got_at = self._ran_at = self._doubted_at = -AGAIN_S
+        self._busy = BoundedSemaphore(1)
+
+    def key(self) -> str:
+        """That in force. The first one is waited for; one past its lifetime is renewed meanwhile. Raises KeyFailed."""
+        if not self._key:
+            self._renew("")
+        elif self._lifetime_s is not None and self._aged(self._lifetime_s):
+            self._ran_at = self._clock()  # one greenlet is enough
+            self._spawn(self._try, self._key)
+        return self._key
+
+    def begin(self) -> None:
+        """A run begins, with a new key unless there just was one. Raises KeyFailed."""
+        if self._clock() - self._ran_at >= AGAIN_S:
+            self._renew(self._key)
+
+    def accepted(self, key: str) -> None:
+        """The server took it."""
+        self.taken = self.taken or key == self._key
+
+    def doubt(self) -> None:
+        """The server refused a request with a new key, too: such a refusal is not about the age of a key."""
+        self._doubted_at = self._clock()
+
+    def next(self, refused: str) -> bool:
+        """There is another key than the one that the server has ``refused``; the command is waited for. It is run once for
+        each key that the server had taken, and not soon again for one that it never took."""
+        now = self._clock()
+        may = (self.taken or now - self._ran_at >= AGAIN_S) and now - self._doubted_at >= AGAIN_S
+        if refused == self._key and may:
+            self._try(refused)
+        else:
+            with self._busy:  # of another greenlet
+                pass
+        return refused != self._key
+
+    def _aged(self, lifetime_s: float) -> bool:
+        now = self._clock()
+        return now - self._got_at >= lifetime_s and now - self._ran_at >= min(lifetime_s, AGAIN_S)
+
+    def _try(self, old: str) -> None:
+        try:
+            self._renew(old)
+        except KeyFailed as error:
+            logger.warning(f"{error}: requests go on with the key that there was")
+
+    def _renew(self, old: str) -> None:
+        """In place of ``old``, unless another greenlet had the lock before. Raises KeyFailed."""
+        with self._busy:
+            if self._key != old:
+                return
+            self.taken = False
+            try:
+                text = self._run(self._words)
+            finally:
+                self._ran_at = self._clock()
+            key = text.strip()
+            if not key:
+                raise KeyFailed(f"{FLAG} printed nothing, and it should print the key")
+            if not HEADER_VALUE.fullmatch(key):
+                raise KeyFailed(f"{FLAG} printed more than one line of text, and it should print the key alone")
+            self._key, self._got_at = key, self._ran_at
+            self.keys.add(key)
+        if old:
+            logger.info("a new API key is in force" if key != old else f"{FLAG} printed the key that there was")
+
+
+@cache
+def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
+    """That of this process. Raises KeyFailed."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise KeyFailed(f"{FLAG} is no command: {error}") from None
+    if not words:
+        raise KeyFailed(f"{FLAG} is empty")
+    return KeyCommand(words, lifetime_s)
+
+
+def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
+    """What a program prints, without a shell; other greenlets run meanwhile. Raises KeyFailed.
+
+    By posix_spawn(3): a fork of a process with many pages takes its event loop some 10 ms.
+    """
+    with tempfile.TemporaryFile() as errors, _Program(words, errors.fileno()) as program:
+        limit = Timeout.start_new(limit_s)
+        try:
+            data = program.output()
+            status = None if len(data) > MAX_BYTES else program.status()
+        except Timeout as late:
+            if late is not limit:
+                raise
+            raise KeyFailed(f"{FLAG} did not end within {limit_s:g} s") from None
+        finally:
+            limit.close()
+        if status is None:
+            raise KeyFailed(f"{FLAG} printed more than {MAX_BYTES >> 10} kB, and it should print the key alone")
+        text = str(data, "utf-8", "replace")
+        if status:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4 * ERROR_BYTES))
+            raise KeyFailed(_failure(status, errors.read(), text))
+        return text
+
+
+def _failure(status: int, errors: bytes, printed: str) -> str:
+    last = (errors.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
+    said = sanitise_text(last, Secrets(printed.split()), most=ERROR_BYTES)
+    return f"{FLAG} ended with status {status}{f': {said}' if said else ''}"
+
+
+class _Program:
+    """A child of this process, in a session of its own: whatever it started ends with it."""
+
+    def __init__(self, words: Sequence[str], errors: int) -> None:
+        """``errors``: the file of its stderr. Raises KeyFailed."""
+        self._read, write = os.pipe()
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, write, 1),
+            (os.POSIX_SPAWN_DUP2, errors, 2),
+        ]
+        loop = gevent.get_hub().loop
+        loop.install_sigchld()
+        try:
+            self._pid = os.posix_spawnp(words[0], [*words], os.environ, file_actions=actions, setsid=True)
+        except (OSError, ValueError) as error:
+            os.close(self._read)
+            raise KeyFailed(f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+        finally:
+            os.close(write)
+        self._ended = Event()
+        self._watcher = loop.child(self._pid)
+        self._watcher.start(self._ended.set)
+        make_nonblocking(self._read)
+
+    def output(self) -> bytes:
+        """All of it, or more than MAX_BYTES."""
+        data = b""
+        while len(data) <= MAX_BYTES and (more := nb_read(self._read, MAX_BYTES + 1)):
+            data += more
+        return data
+
+    def status(self) -> int:
+        """Waits for its end."""
+        self._ended.wait()
+        return os.waitstatus_to_exitcode(self._watcher.rstatus)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._ended.is_set():
+            with suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._ended.wait()
+        self._watcher.close()
+        os.close(self._read)

@@ -1,0 +1,114 @@
+"""Sources: the addresses of --source-ip, which connections leave from: read, and checked before any load."""
+
+import os
+import socket
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address, ip_network
+from itertools import islice
+from typing import Final
+
+from locust_llm.client.requests_bridge import first_hop_address
+from locust_llm.client.source_address import (
+    VERSIONS,
+    SourceAddresses,
+    address_family,
+    bind_source_address,
+    current_source_addresses,
+    set_source_addresses,
+)
+from locust_llm.settings.settings import Settings
+
+VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"
+MOST: Final = 1024
+"""Addresses: each is tried before the run, and with Linux's ports they reach for 28 million connections."""
+LEAVES_FROM: Final = "connections leave from {} in turn (--source-ip)"
+
+
+def use_source_options(options: Namespace) -> None:
+    """Those of the flag and of the environment, for this process and those that it forks. Raises ValueError of one
+    sentence."""
+    set_source_addresses(None)
+    given = [*os.environ.get(VARIABLE, "").splitlines(), *options.source_ip]
+    if addresses := parse_source_addresses(given):
+        for address in addresses:
+            _try_out(address)
+        set_source_addresses(SourceAddresses(addresses))
+
+
+def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in their order: of addresses and networks with commas between. Raises ValueError of one sentence."""
+    parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
+    try:
+        found = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
+    except ValueError as error:
+        raise ValueError(f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}") from None
+    if len(found) > MOST:
+        raise ValueError(f"--source-ip takes at most {MOST} addresses, and these are more")
+    return tuple(dict.fromkeys(found))
+
+
+def _hosts(part: str) -> Iterator[str]:
+    """Of a network all but those that stand for the network itself and for all of it. Raises ValueError."""
+    for address in ip_network(part).hosts() if "/" in part else (ip_address(part),):
+        if address.is_unspecified or address.is_multicast:
+            raise ValueError(f"{address} is no address that a connection can leave from")
+        yield str(address)
+
+
+def _try_out(address: str) -> None:
+    try:
+        with socket.socket(address_family(address), socket.SOCK_STREAM) as sock:
+            bind_source_address(sock, address)
+    except OSError as error:
+        raise ValueError(
+            f"--source-ip {address} is no address of this machine ({error.strerror}): those that it has are shown by ip "
+            "address, and one is added by ip address add (as root)"
+        ) from None
+
+
+def note_source_addresses() -> str:
+    """The note on where the connections of a run leave from; empty: the kernel chooses."""
+    sources = current_source_addresses()
+    if sources is None:
+        return ""
+    few = sources.addresses if len(sources.addresses) <= 4 else (*sources.addresses[:2], "...", sources.addresses[-1])
+    more = f"{len(sources.addresses)} addresses: " * (len(few) != len(sources.addresses))
+    return LEAVES_FROM.format(more + ", ".join(few))
+
+
+def count_source_addresses(s: Settings) -> int:
+    """From how many source addresses each server of a run, or its proxy, is reached; 1: the kernel chooses one. Raises
+    ValueError of one sentence: one of them does not lead there."""
+    sources = current_source_addresses()
+    if sources is None:
+        return 1
+    return min(_ways(sources, *first_hop_address(address)) for address in filter(None, (*s.addresses, s.candidate)))
+
+
+def _ways(sources: SourceAddresses, host: str, port: int) -> int:
+    """To the first of its addresses that has any, as connections do."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return len(sources.addresses)  # who asks the server will say so
+    mistakes = []
+    for family, _, _, _, address in found:
+        some = sources.of(family)
+        lost = next(filter(None, (_no_way(family, source, address) for source in some)), "")
+        if some and not lost:
+            return len(some)
+        mistakes.append(lost)
+    versions = sorted({VERSIONS[family] for family, *_ in found if family in VERSIONS})
+    raise ValueError(next(filter(None, mistakes), f"--source-ip has no {' or '.join(versions)} address, as {host} has"))
+
+
+def _no_way(family: int, source: str, address: tuple[object, ...]) -> str:
+    """Why not, as the kernel says of a datagram socket, which sends nothing to connect."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            bind_source_address(sock, source)
+            sock.connect(address)
+    except OSError as error:
+        return f"--source-ip {source} does not lead to {address[0]}: {error.strerror}"
+    return ""

@@ -1,0 +1,885 @@
+/* The thread of the native reader: it waits on all streaming sockets and keeps what came with the kernel's stamps, without
+ * Python's lock. What python_reader.py is in Python, whose rules it follows; stream_reader.py is the other side.
+ *
+ * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
+ * has a lock, held for one read or one take. A stream that Python shall look into is put on one of three queues: at once
+ * (the first bytes, the end), soon (what may be the end), or within a while (what looks like no end). Lock order: stream, queue.
+ * What comes by TLS stays encrypted here: of it only the headers of its records are read, see records_in.
+ * The table of streams is used under Python's lock alone; the thread knows a stream by its epoll event, so one that was
+ * removed lives on until the thread has begun its next round.
+ */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define INTERFACE 2      /* of this module, as compiled.py has it: another one when a signature changes */
+#define READ_BYTES 65536
+#define MAX_READS 2      /* of one connection between two polls, as in python_reader.py */
+#define MAX_READY 1024
+#define NAP_READS 1024
+#define NAP_STREAMS 32
+#define NAP_NS 750000
+#define SHORT_NAP_NS 250000
+#define TIGHT_NS (3 * NAP_NS)
+#define TIGHT_SHARE 0.05
+#define CLOCKS_NS 20000  /* see kernel_clock.py */
+#define SECOND_NS 1000000000LL
+#define CLOSED (-1)
+#define MAX_DIGITS 6     /* of the size of an HTTP chunk: longer ones are the parser's */
+
+#define HEADER_BYTES 5   /* of a TLS record: kind, version, and how many bytes follow (RFC 8446, 5.1) */
+#define SHORT_RECORD 64  /* bytes of a record that holds no whole chunk: what ends a message, or a close_notify */
+
+#define SOON_NS 50000000 /* those who wait longer are LATER, that none of them is before one who does not */
+
+enum { AT_ONCE, SOON, LATER, QUEUES };
+
+typedef struct { int64_t stamp_ns, since_ns; size_t bytes; } Read;
+
+typedef struct Stream {
+    pthread_mutex_t lock;
+    int fd;
+    bool removed;            /* by Python: its socket is not ours any more */
+    int end;                 /* 0: none yet; CLOSED; else the errno of the read that failed */
+    bool tls;
+    unsigned char header[HEADER_BYTES];
+    size_t header_bytes, record_bytes, record_left;  /* of the TLS record that is coming */
+    size_t longest;          /* of its records, since it is calm */
+    bool unusual;            /* the last read, see records_in */
+    bool awaited;
+    bool calm, chunked;      /* see calm() */
+    size_t most;
+    int64_t patience_ns;
+    int64_t sent_ns, read_ns, stamp_ns, left_since_ns, lag_ns;
+    long long unstamped, bad;
+    char *data;              /* what came and was not taken */
+    size_t bytes, room;
+    Read *reads;
+    size_t count, read_room;
+    bool queued[QUEUES];     /* of the queue's lock */
+    int64_t due_ns[QUEUES];
+    struct Stream *next[QUEUES];
+} Stream;
+
+typedef struct { Stream *first, *last; } Queue;
+
+typedef struct {
+    PyObject_HEAD
+    pid_t pid;
+    int epoll, wake;
+    int event_fd;            /* readable while next() has a stream to give */
+    bool running;
+    pthread_t thread;
+    Stream **streams;        /* by descriptor */
+    int table;
+    pthread_mutex_t lock;    /* of all from here to `failure` */
+    Queue queues[QUEUES];
+    Stream *removed;
+    bool notified;
+    int failure;             /* errno of what ended the thread */
+    atomic_bool stop, unstamped;
+    atomic_int open, awaited;
+    atomic_llong reads, behind_ns;
+    int64_t nap_ns;          /* from here on of the thread alone */
+    long long nap_due, tight;
+    struct epoll_event ready[MAX_READY];
+    char buffer[READ_BYTES];
+} Reader;
+
+static int64_t now_ns(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec * SECOND_NS + t.tv_nsec;
+}
+
+static int64_t wall_minus_monotonic_ns(void) {
+    int64_t best = INT64_MAX, offset = 0;
+    for (int i = 0; i < 8 && best >= CLOCKS_NS; i++) {
+        int64_t before = now_ns(CLOCK_MONOTONIC), wall = now_ns(CLOCK_REALTIME), after = now_ns(CLOCK_MONOTONIC);
+        if (after - before < best) {
+            best = after - before;
+            offset = wall - (before + after) / 2;
+        }
+    }
+    return offset;
+}
+
+/* -- the queues ---------------------------------------------------------------------------------------------------------- */
+
+/* Under the queues' lock. */
+static void notify(Reader *reader) {
+    if (!reader->notified) {
+        reader->notified = true;
+        eventfd_write(reader->event_fd, 1);
+    }
+}
+
+static void enqueue(Reader *reader, Stream *stream, int which, int64_t due_ns) {
+    pthread_mutex_lock(&reader->lock);
+    if (!stream->queued[which]) {
+        Queue *queue = &reader->queues[which];
+        stream->queued[which] = true;
+        stream->due_ns[which] = due_ns;
+        stream->next[which] = NULL;
+        if (queue->first == NULL)
+            queue->first = stream;
+        else
+            queue->last->next[which] = stream;
+        queue->last = stream;
+        if (which == AT_ONCE)
+            notify(reader);
+    }
+    pthread_mutex_unlock(&reader->lock);
+}
+
+/* The next that is due, NULL if none is; under the queues' lock. */
+static Stream *dequeue(Reader *reader, int which, int64_t at_ns) {
+    Queue *queue = &reader->queues[which];
+    Stream *stream = queue->first;
+    if (stream == NULL || stream->due_ns[which] > at_ns)
+        return NULL;
+    queue->first = stream->next[which];
+    stream->queued[which] = false;
+    return stream;
+}
+
+static void bury(Reader *reader, Stream *stream) {
+    for (int which = 0; which < QUEUES; which++)
+        if (stream->queued[which])
+            return;
+    stream->next[AT_ONCE] = reader->removed;
+    reader->removed = stream;
+}
+
+static void free_stream(Stream *stream) {
+    pthread_mutex_destroy(&stream->lock);
+    free(stream->data);
+    free(stream->reads);
+    free(stream);
+}
+
+/* Those that no event and no queue names any more. */
+static void free_removed(Reader *reader) {
+    pthread_mutex_lock(&reader->lock);
+    Stream *stream = reader->removed;
+    reader->removed = NULL;
+    pthread_mutex_unlock(&reader->lock);
+    while (stream != NULL) {
+        Stream *next = stream->next[AT_ONCE];
+        free_stream(stream);
+        stream = next;
+    }
+}
+
+/* Notifies of what is due of SOON and LATER. Gives the ms until more of it is; -1: never. */
+static int later_ms(Reader *reader) {
+    int64_t now = now_ns(CLOCK_MONOTONIC), next = INT64_MAX;
+    pthread_mutex_lock(&reader->lock);
+    for (int which = SOON; which < QUEUES; which++) {
+        Stream *stream = reader->queues[which].first;
+        for (; stream != NULL && stream->due_ns[which] <= now; stream = stream->next[which])
+            notify(reader);
+        if (stream != NULL && stream->due_ns[which] < next)
+            next = stream->due_ns[which];
+    }
+    pthread_mutex_unlock(&reader->lock);
+    return next == INT64_MAX ? -1 : (int)((next - now) / 1000000 + 1);
+}
+
+/* -- the thread ---------------------------------------------------------------------------------------------------------- */
+
+static bool grown(void **memory, size_t *room, size_t needed, size_t each) {
+    if (needed <= *room)
+        return true;
+    size_t more = *room ? *room : 1024 / each;
+    while (more < needed)
+        more *= 2;
+    void *bigger = realloc(*memory, more * each);
+    if (bigger == NULL)
+        return false;
+    *memory = bigger;
+    *room = more;
+    return true;
+}
+
+static bool keep(Stream *stream, int64_t stamp_ns, int64_t since_ns, const char *data, size_t bytes) {
+    if (!grown((void **)&stream->data, &stream->room, stream->bytes + bytes, 1) ||
+        !grown((void **)&stream->reads, &stream->read_room, stream->count + 1, sizeof(Read)))
+        return false;
+    memcpy(stream->data + stream->bytes, data, bytes);
+    stream->bytes += bytes;
+    stream->reads[stream->count++] = (Read){stamp_ns, since_ns, bytes};
+    return true;
+}
+
+/* A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only the parser knows. */
+enum { NO_END, MAY_END, ENDS };
+
+static int end_in(const char *data, size_t bytes) {
+    if (bytes < 5 || (memcmp(data + bytes - 5, "0\r\n\r\n", 5) == 0 && (bytes == 5 || data[bytes - 6] == '\n')))
+        return ENDS;
+    return memmem(data, bytes, "\r\n\r\n", 4) != NULL ? MAY_END : NO_END;
+}
+
+/* Follows the TLS records. Whether one ended here that is short, or longer than all before it: the end of a message is such
+ * a record, alone or behind a chunk, and hardly any other is. */
+static bool records_in(Stream *stream, const char *data, size_t bytes) {
+    bool unusual = false;
+    while (bytes) {
+        if (stream->header_bytes < HEADER_BYTES) {
+            stream->header[stream->header_bytes++] = (unsigned char)*data;
+            data++;
+            bytes--;
+            if (stream->header_bytes < HEADER_BYTES)
+                continue;
+            stream->record_bytes = stream->record_left = (size_t)stream->header[3] << 8 | stream->header[4];
+        }
+        size_t some = stream->record_left < bytes ? stream->record_left : bytes;
+        stream->record_left -= some;
+        data += some;
+        bytes -= some;
+        if (stream->record_left)
+            continue;
+        stream->header_bytes = 0;
+        unusual |= stream->record_bytes <= SHORT_RECORD || stream->record_bytes > stream->longest;
+        if (stream->calm && stream->record_bytes > stream->longest)
+            stream->longest = stream->record_bytes;
+    }
+    return unusual;
+}
+
+static int end_of(Stream *stream, const char *data, size_t bytes) {
+    if (stream->tls)
+        return stream->unusual ? ENDS : NO_END;
+    return stream->calm && stream->chunked ? end_in(data, bytes) : NO_END;
+}
+
+static void show(Reader *reader, Stream *stream, const char *data, size_t bytes, int64_t now) {
+    int end = end_of(stream, data, bytes);
+    if (!stream->calm || stream->bytes > stream->most || end == ENDS)
+        enqueue(reader, stream, AT_ONCE, 0);
+    else if (end == MAY_END || (stream->patience_ns && !stream->chunked))
+        enqueue(reader, stream, stream->patience_ns < SOON_NS ? SOON : LATER, now + stream->patience_ns);
+}
+
+static void ended(Reader *reader, Stream *stream, int end) {
+    stream->end = end;
+    epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
+    enqueue(reader, stream, AT_ONCE, 0);
+}
+
+/* One read: whether more may follow. */
+static bool took(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
+    const char *data = reader->buffer;
+    if (!keep(stream, stamp, since, data, bytes)) {
+        ended(reader, stream, ENOMEM);
+        return false;
+    }
+    if (stream->tls)
+        stream->unusual = records_in(stream, data, bytes);
+    show(reader, stream, data, bytes, now);
+    return true;
+}
+
+static void rearm(Reader *reader, Stream *stream) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = stream};
+    epoll_ctl(reader->epoll, EPOLL_CTL_MOD, stream->fd, &event);
+}
+
+/* Bytes, with the kernel's stamp of the newest of them, 0 where there is none; -1 with errno. */
+static ssize_t receive(int fd, char *data, int64_t *kernel_ns) {
+    union { char bytes[64]; struct cmsghdr align; } control;
+    struct iovec part = {data, READ_BYTES};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t bytes = recvmsg(fd, &message, MSG_DONTWAIT);
+    *kernel_ns = 0;
+    struct cmsghdr *header = bytes < 0 ? NULL : CMSG_FIRSTHDR(&message);
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_TIMESTAMPNS) {
+        struct timespec t;
+        memcpy(&t, CMSG_DATA(header), sizeof t);
+        *kernel_ns = t.tv_sec * SECOND_NS + t.tv_nsec;
+    }
+    return bytes;
+}
+
+/* A stamp on the monotonic clock for what was just read; the thread's own where the kernel's cannot be one of it. */
+static int64_t stamped(Reader *reader, Stream *stream, int64_t kernel_ns, int64_t offset_ns, int64_t now, bool empty) {
+    int64_t stamp = kernel_ns - offset_ns;
+    if (stamp < stream->sent_ns || stamp > now) {
+        stamp = now;
+        if (kernel_ns)  /* the wall clock was set between the arrival and the read, or it is no stamp of this answer */
+            stream->bad++;
+        else if (!empty) {  /* the end of a connection has no stamp */
+            stream->unstamped++;
+            atomic_store_explicit(&reader->unstamped, true, memory_order_relaxed);  /* no time to sleep */
+        }
+    }
+    int64_t behind = now - stamp;
+    atomic_store_explicit(&reader->behind_ns, behind, memory_order_relaxed);
+    if (behind > stream->lag_ns)
+        stream->lag_ns = behind;
+    reader->tight += stamp - stream->stamp_ns < TIGHT_NS;
+    stream->stamp_ns = stamp;
+    atomic_fetch_add_explicit(&reader->reads, 1, memory_order_relaxed);
+    return stamp;
+}
+
+/* As StreamReader._read: once, and again where the peer closes or more may lie there than one read takes. */
+static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t begun, int64_t offset, bool closing) {
+    if (stream->left_since_ns) {
+        since = stream->left_since_ns;
+        stream->left_since_ns = 0;
+    } else if (stream->read_ns > since)
+        since = stream->read_ns;
+    stream->read_ns = begun;
+    if (stream->bytes >= READ_BYTES) {  /* faster than it is decoded: the server waits */
+        stream->left_since_ns = since;
+        return;
+    }
+    for (int reads = 1;; reads++) {
+        int64_t kernel_ns;
+        ssize_t bytes = receive(stream->fd, reader->buffer, &kernel_ns);
+        if (bytes < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+                ended(reader, stream, errno);
+            return;
+        }
+        int64_t now = now_ns(CLOCK_MONOTONIC);
+        int64_t stamp = stamped(reader, stream, kernel_ns, offset, now, bytes == 0);
+        if (bytes == 0) {
+            ended(reader, stream, CLOSED);
+            return;
+        }
+        if (!took(reader, stream, stamp, since, bytes, now))
+            return;
+        if (bytes < READ_BYTES) {  /* it took all that was there; else the rest may be as old as what was read */
+            if (!closing)
+                return;
+            since = begun;
+        }
+        if (reads == MAX_READS) {
+            stream->left_since_ns = since;
+            if (stream->bytes < READ_BYTES)  /* else when it is taken */
+                rearm(reader, stream);
+            return;
+        }
+    }
+}
+
+static void set_nap(Reader *reader) {
+    long long reads = atomic_load_explicit(&reader->reads, memory_order_relaxed);
+    if (reads < reader->nap_due)
+        return;
+    reader->nap_ns = reader->tight < TIGHT_SHARE * NAP_READS ? NAP_NS : SHORT_NAP_NS;
+    reader->tight = 0;
+    reader->nap_due = reads + NAP_READS;
+}
+
+static void nap(Reader *reader) {
+    atomic_store_explicit(&reader->behind_ns, 0, memory_order_relaxed);
+    if (atomic_load(&reader->unstamped) || atomic_load(&reader->open) < NAP_STREAMS)
+        return;
+    struct timespec t = {0, atomic_load(&reader->awaited) ? SHORT_NAP_NS : reader->nap_ns};
+    nanosleep(&t, NULL);
+}
+
+static void *run(void *argument) {
+    Reader *reader = argument;
+    int64_t since = 0;
+    int failure = 0;
+    while (!failure) {
+        free_removed(reader);
+        int64_t asked = now_ns(CLOCK_MONOTONIC);
+        int ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, 0);
+        if (ready == 0)
+            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, later_ms(reader));
+        if (atomic_load(&reader->stop))
+            return NULL;
+        if (ready < 0) {
+            failure = errno == EINTR ? 0 : errno;
+            continue;
+        }
+        int64_t begun = now_ns(CLOCK_MONOTONIC), offset = wall_minus_monotonic_ns();
+        for (int i = 0; i < ready; i++) {
+            Stream *stream = reader->ready[i].data.ptr;
+            if (stream == NULL)
+                continue;
+            pthread_mutex_lock(&stream->lock);
+            if (!stream->removed && !stream->end)
+                read_stream(reader, stream, since, begun, offset, reader->ready[i].events != EPOLLIN);
+            pthread_mutex_unlock(&stream->lock);
+        }
+        if (ready < MAX_READY)  /* what had come before this poll was asked for was in its answer */
+            since = asked;
+        set_nap(reader);
+        nap(reader);
+    }
+    pthread_mutex_lock(&reader->lock);
+    reader->failure = failure;
+    notify(reader);
+    pthread_mutex_unlock(&reader->lock);
+    return NULL;
+}
+
+/* -- what Python calls, with its lock -------------------------------------------------------------------------------------- */
+
+static Stream *stream_of(Reader *reader, int fd) {
+    Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
+    if (stream == NULL)
+        PyErr_Format(PyExc_KeyError, "no stream has the descriptor %d", fd);
+    return stream;
+}
+
+static PyObject *add(Reader *reader, PyObject *args) {
+    int fd, awaited, tls;
+    long long sent_ns;
+    if (!PyArg_ParseTuple(args, "iLpp", &fd, &sent_ns, &awaited, &tls))
+        return NULL;
+    if (fd < 0 || (fd < reader->table && reader->streams[fd] != NULL))
+        return PyErr_Format(PyExc_ValueError, "the descriptor %d cannot be added", fd);
+    if (fd >= reader->table) {
+        int table = 2 * fd + 64;
+        Stream **bigger = realloc(reader->streams, table * sizeof *bigger);
+        if (bigger == NULL)
+            return PyErr_NoMemory();
+        memset(bigger + reader->table, 0, (table - reader->table) * sizeof *bigger);
+        reader->streams = bigger;
+        reader->table = table;
+    }
+    Stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return PyErr_NoMemory();
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->fd = fd;
+    stream->sent_ns = sent_ns;
+    stream->awaited = awaited;
+    stream->tls = tls;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = stream};
+    if (epoll_ctl(reader->epoll, EPOLL_CTL_ADD, fd, &event)) {
+        free_stream(stream);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    reader->streams[fd] = stream;
+    atomic_fetch_add(&reader->open, 1);
+    atomic_fetch_add(&reader->awaited, awaited);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sent(Reader *reader, PyObject *args) {
+    int fd;
+    long long sent_ns;
+    if (!PyArg_ParseTuple(args, "iL", &fd, &sent_ns))
+        return NULL;
+    Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
+    if (stream != NULL) {  /* else its answer was over before it was all written */
+        pthread_mutex_lock(&stream->lock);
+        stream->sent_ns = sent_ns;
+        pthread_mutex_unlock(&stream->lock);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *calm(Reader *reader, PyObject *args) {
+    int fd, chunked;
+    Py_ssize_t most;
+    long long patience_ns;
+    if (!PyArg_ParseTuple(args, "inpL", &fd, &most, &chunked, &patience_ns))
+        return NULL;
+    Stream *stream = stream_of(reader, fd);
+    if (stream == NULL)
+        return NULL;
+    pthread_mutex_lock(&stream->lock);
+    stream->calm = true;
+    stream->most = most;
+    stream->chunked = chunked;
+    stream->patience_ns = patience_ns;
+    if (stream->awaited) {
+        stream->awaited = false;
+        atomic_fetch_sub(&reader->awaited, 1);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    Py_RETURN_NONE;
+}
+
+/* The stamps and since of each read, each as the bytes of an array of int64; its bytes; then as _reader.pyi says. */
+static PyObject *taken(const char *data, const Read *reads, size_t count, const Stream *was) {
+    PyObject *stamps = PyBytes_FromStringAndSize(NULL, count * 8), *since = PyBytes_FromStringAndSize(NULL, count * 8);
+    PyObject *pieces = PyList_New(count), *result = NULL;
+    if (!stamps || !since || !pieces)
+        goto done;
+    char *stamp_at = PyBytes_AsString(stamps), *since_at = PyBytes_AsString(since);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(stamp_at + 8 * i, &reads[i].stamp_ns, 8);
+        memcpy(since_at + 8 * i, &reads[i].since_ns, 8);
+        PyObject *piece = PyBytes_FromStringAndSize(data, reads[i].bytes);
+        if (piece == NULL || PyList_SetItem(pieces, i, piece))
+            goto done;
+        data += reads[i].bytes;
+    }
+    result = Py_BuildValue("(OOOiLLLO)", stamps, since, pieces, was->end, was->unstamped, was->bad, (long long)was->lag_ns,
+                           was->unusual ? Py_True : Py_False);
+done:
+    Py_XDECREF(stamps);
+    Py_XDECREF(since);
+    Py_XDECREF(pieces);
+    return result;
+}
+
+static PyObject *take(Reader *reader, PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i", &fd))
+        return NULL;
+    Stream *stream = stream_of(reader, fd);
+    if (stream == NULL)
+        return NULL;
+    pthread_mutex_lock(&stream->lock);
+    Stream was = *stream;
+    stream->data = NULL;
+    stream->reads = NULL;
+    stream->bytes = stream->room = stream->count = stream->read_room = 0;
+    if (stream->left_since_ns && !stream->end)
+        rearm(reader, stream);
+    pthread_mutex_unlock(&stream->lock);
+    PyObject *result = taken(was.data, was.reads, was.count, &was);
+    free(was.data);
+    free(was.reads);
+    return result;
+}
+
+static PyObject *newest(Reader *reader, PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i", &fd))
+        return NULL;
+    Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
+    if (stream == NULL)  /* over a moment ago */
+        return PyLong_FromLong(0);
+    pthread_mutex_lock(&stream->lock);
+    long long stamp_ns = stream->stamp_ns;
+    pthread_mutex_unlock(&stream->lock);
+    return PyLong_FromLongLong(stamp_ns);
+}
+
+/* Whether something came that nobody took. */
+static bool forget(Reader *reader, Stream *stream) {
+    reader->streams[stream->fd] = NULL;
+    pthread_mutex_lock(&stream->lock);
+    bool left = stream->count > 0;
+    if (!stream->end)
+        epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
+    atomic_fetch_sub(&reader->open, 1);
+    atomic_fetch_sub(&reader->awaited, stream->awaited);
+    pthread_mutex_lock(&reader->lock);  /* under both: neither a read nor a wait sees half of it */
+    stream->removed = true;
+    pthread_mutex_unlock(&stream->lock);
+    bury(reader, stream);
+    pthread_mutex_unlock(&reader->lock);
+    return left;
+}
+
+static PyObject *remove_stream(Reader *reader, PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i", &fd))
+        return NULL;
+    bool left = false;
+    if (fd >= 0 && fd < reader->table && reader->streams[fd] != NULL)
+        left = forget(reader, reader->streams[fd]);
+    return PyBool_FromLong(left);
+}
+
+static PyObject *sweep(Reader *reader, PyObject *args) {
+    long long quiet_ns, waited_ns;
+    if (!PyArg_ParseTuple(args, "LL", &quiet_ns, &waited_ns))
+        return NULL;
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    for (int fd = 0; fd < reader->table; fd++) {
+        Stream *stream = reader->streams[fd];
+        if (stream == NULL)
+            continue;
+        pthread_mutex_lock(&stream->lock);
+        size_t count = stream->count;
+        if (count && (now - stream->reads[count - 1].stamp_ns > quiet_ns || now - stream->reads[0].stamp_ns > waited_ns))
+            enqueue(reader, stream, AT_ONCE, 0);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    Py_RETURN_NONE;
+}
+
+/* The next stream to look into, NULL if there is none; event_fd is not readable any more when it was the last. */
+static Stream *next_due(Reader *reader) {
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    for (int which = 0; which < QUEUES; which++)
+        for (Stream *stream; (stream = dequeue(reader, which, now)) != NULL; bury(reader, stream))
+            if (!stream->removed)
+                return stream;
+    eventfd_t count;
+    eventfd_read(reader->event_fd, &count);
+    reader->notified = false;
+    return NULL;
+}
+
+static PyObject *next_stream(Reader *reader, PyObject *Py_UNUSED(none)) {
+    pthread_mutex_lock(&reader->lock);
+    Stream *stream = next_due(reader);
+    int fd = stream == NULL ? -1 : stream->fd, failure = reader->failure;
+    pthread_mutex_unlock(&reader->lock);
+    if (failure) {
+        errno = failure;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return PyLong_FromLong(fd);
+}
+
+static void end_thread(Reader *reader) {
+    if (!reader->running || reader->pid != getpid())  /* a forked child has no such thread */
+        return;
+    reader->running = false;
+    atomic_store(&reader->stop, true);
+    eventfd_write(reader->wake, 1);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(reader->thread, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+static PyObject *stop(Reader *reader, PyObject *Py_UNUSED(none)) {
+    end_thread(reader);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_event_fd(Reader *reader, void *Py_UNUSED(closure)) {
+    return PyLong_FromLong(reader->event_fd);
+}
+
+static PyObject *get_reads(Reader *reader, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(atomic_load(&reader->reads));
+}
+
+static PyObject *get_behind_ns(Reader *reader, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(atomic_load(&reader->behind_ns));
+}
+
+/* -- made and freed -------------------------------------------------------------------------------------------------------- */
+
+static bool started(Reader *reader) {
+    pthread_mutex_init(&reader->lock, NULL);
+    struct epoll_event event = {.events = EPOLLIN};
+    reader->epoll = epoll_create1(EPOLL_CLOEXEC);
+    reader->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    reader->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (reader->epoll < 0 || reader->wake < 0 || reader->event_fd < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
+        return false;
+    sigset_t all, before;  /* signals are for the thread that Python expects them in */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    errno = pthread_create(&reader->thread, NULL, run, reader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return reader->running = errno == 0;
+}
+
+static PyObject *new_reader(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Reader *reader = (Reader *)allocate(type, 0);
+    if (reader == NULL)
+        return NULL;
+    reader->pid = getpid();
+    reader->epoll = reader->wake = reader->event_fd = -1;
+    reader->nap_ns = SHORT_NAP_NS;
+    reader->nap_due = NAP_READS;
+    if (!started(reader)) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF(reader);
+        return NULL;
+    }
+    return (PyObject *)reader;
+}
+
+static void free_reader(Reader *reader) {
+    PyTypeObject *type = Py_TYPE((PyObject *)reader);
+    end_thread(reader);
+    if (reader->pid == getpid()) {
+        for (int fd = 0; fd < reader->table; fd++)
+            if (reader->streams[fd] != NULL)
+                forget(reader, reader->streams[fd]);
+        for (int which = 0; which < QUEUES; which++)
+            for (Stream *stream; (stream = dequeue(reader, which, INT64_MAX)) != NULL;)
+                bury(reader, stream);
+        free_removed(reader);
+    }
+    free(reader->streams);
+    int fds[] = {reader->epoll, reader->wake, reader->event_fd};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(reader);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"add", (PyCFunction)add, METH_VARARGS, NULL},
+    {"sent", (PyCFunction)sent, METH_VARARGS, NULL},
+    {"calm", (PyCFunction)calm, METH_VARARGS, NULL},
+    {"take", (PyCFunction)take, METH_VARARGS, NULL},
+    {"newest", (PyCFunction)newest, METH_VARARGS, NULL},
+    {"remove", (PyCFunction)remove_stream, METH_VARARGS, NULL},
+    {"sweep", (PyCFunction)sweep, METH_VARARGS, NULL},
+    {"next", (PyCFunction)next_stream, METH_NOARGS, NULL},
+    {"stop", (PyCFunction)stop, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyGetSetDef attributes[] = {
+    {"reads", (getter)get_reads, NULL, NULL, NULL},
+    {"behind_ns", (getter)get_behind_ns, NULL, NULL, NULL},
+    {"event_fd", (getter)get_event_fd, NULL, NULL, NULL},
+    {NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, new_reader}, {Py_tp_dealloc, free_reader}, {Py_tp_methods, methods}, {Py_tp_getset, attributes}, {0, NULL},
+};
+
+static PyType_Spec spec = {"locust_llm.client.reader._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
+
+/* -- events ---------------------------------------------------------------------------------------------------------------- */
+
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The data of the event that an HTTP chunk is, whole and nothing else: `data: {...}` and a blank line. NULL: it is not.
+ * `*at` goes behind the chunk. */
+static const char *event_in(const char **at, const char *end, size_t *bytes) {
+    const char *c = *at;
+    size_t size = 0;
+    int digits = 0;
+    for (; c < end && digits < MAX_DIGITS && hex(*c) >= 0; c++, digits++)
+        size = size * 16 + hex(*c);
+    if (size < sizeof "data: {\n\n" - 1 || (size_t)(end - c) < size + 4)
+        return NULL;
+    const char *event = c + 2, *blank = event + size - 2;
+    if (memcmp(c, "\r\n", 2) || memcmp(event, "data: {", 7) || memcmp(blank, "\n\n\r\n", 4))
+        return NULL;
+    if (memchr(event, '\n', size) != blank || memchr(event, '\r', size) != NULL)
+        return NULL;
+    *at = event + size + 2;
+    *bytes = size - 8;
+    return event + 6;
+}
+
+/* What stands before and behind the text of a chunk: an event with the same, and another text, is another chunk. */
+typedef struct { const char *before, *behind; Py_ssize_t before_bytes, behind_bytes; } Form;
+
+/* Between the two is a text of plain ASCII, which needs no parser. */
+static bool alike(const Form *form, const char *event, size_t bytes) {
+    size_t before = form->before_bytes, behind = form->behind_bytes;
+    if (!before || bytes <= before + behind || memcmp(event, form->before, before) ||
+        memcmp(event + bytes - behind, form->behind, behind))
+        return false;
+    for (const char *c = event + before; c < event + bytes - behind; c++)
+        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')  /* what is beyond ASCII is below 0, or above */
+            return false;
+    return true;
+}
+
+static int append(PyObject *list, PyObject *item) {
+    int failed = item == NULL || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+typedef struct {
+    PyObject *list, *kind;
+    PyObject *same;          /* the reads of the chunks of this form that came last; NULL: it was none */
+    const char *last;        /* of them */
+    size_t last_bytes;
+    Form form;
+} Events;
+
+static int end_same(Events *events) {
+    if (events->same == NULL)
+        return 0;
+    PyObject *item = Py_BuildValue("(Ny#)", events->same, events->last, (Py_ssize_t)events->last_bytes);
+    events->same = NULL;
+    return append(events->list, item);
+}
+
+static int add_event(Events *events, const char *event, size_t bytes, long read) {
+    if (!alike(&events->form, event, bytes))
+        return end_same(events) || append(events->list, Py_BuildValue("(lOy#)", read, events->kind, event, (Py_ssize_t)bytes));
+    if (events->same == NULL && (events->same = PyList_New(0)) == NULL)
+        return -1;
+    events->last = event;
+    events->last_bytes = bytes;
+    return append(events->same, PyLong_FromLong(read));
+}
+
+/* Adds the events of a read, if it is whole chunks of one each: 1; else 0; -1 with an exception. */
+static int add_events(Events *events, const char *data, size_t bytes, long read) {
+    const char *end = data + bytes, *at = data;
+    size_t size;
+    while (at < end)
+        if (event_in(&at, end, &size) == NULL)
+            return 0;
+    for (at = data; at < end;) {
+        const char *event = event_in(&at, end, &size);
+        if (add_event(events, event, size, read))
+            return -1;
+    }
+    return bytes > 0;
+}
+
+static PyObject *plain_events(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *reads;
+    long first;
+    Events events = {0};
+    Form *form = &events.form;
+    if (!PyArg_ParseTuple(args, "Oly#y#", &reads, &first, &form->before, &form->before_bytes, &form->behind, &form->behind_bytes))
+        return NULL;
+    events.list = PyList_New(0);
+    events.kind = PyUnicode_InternFromString("message");
+    Py_ssize_t count = PyList_Size(reads), read = 0, all = 0, bytes;
+    int more = events.list == NULL || events.kind == NULL || count < 0 ? -1 : 1;
+    for (; more > 0 && read < count; read += more > 0) {
+        char *data;
+        more = PyBytes_AsStringAndSize(PyList_GetItem(reads, read), &data, &bytes)
+            ? -1 : add_events(&events, data, bytes, first + read);
+        all += more > 0 ? bytes : 0;
+    }
+    PyObject *result = more < 0 || end_same(&events) ? NULL : Py_BuildValue("(Onn)", events.list, read, all);
+    Py_XDECREF(events.same);
+    Py_XDECREF(events.list);
+    Py_XDECREF(events.kind);
+    return result;
+}
+
+static PyMethodDef functions[] = {{"plain_events", plain_events, METH_VARARGS, NULL}, {NULL}};
+
+static int add_types(PyObject *module) {
+    PyObject *reader = PyType_FromSpec(&spec);
+    int failed = reader == NULL || PyModule_AddObjectRef(module, "Reader", reader) ||
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+    Py_XDECREF(reader);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
+
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_reader", NULL, 0, functions, module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__reader(void) {
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,69 @@
+"""The stream reader of this process: made when it is first needed, one in each forked child, a new one after a failure."""
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from locust_llm.client.response import describe_exception
+
+from . import compiled
+from .python_reader import PythonReader
+from .stream_reader import ReaderFailed, StreamReader
+
+if TYPE_CHECKING:
+    from ._reader import Reader as NativeReader
+
+kind: "type[NativeReader | PythonReader]" = compiled.Reader or PythonReader
+"""Of the thread that reads."""
+NO_READER: Final = "the reader of the answers cannot start"
+_reader: StreamReader | None = None
+_unmade = ""
+"""Why there is none."""
+
+
+def _forget() -> None:
+    """In a forked child, which has none of its parent's threads."""
+    global _reader
+    if _reader is not None:
+        _reader.stop()
+    _reader = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def get_stream_reader() -> StreamReader:
+    """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be made."""
+    global _reader, _unmade
+    if _reader is None:
+        try:
+            _reader = StreamReader(kind())
+        except Exception as error:
+            _unmade = f"{NO_READER}: {describe_exception(error)}"
+            raise ReaderFailed(_unmade) from error
+    return _reader
+
+
+def reader_kind() -> str:
+    """What reads the answers in this process."""
+    return "python" if kind is PythonReader else "native"
+
+
+def reader_failure() -> str:
+    """Why this process sends nothing more; empty while it can."""
+    return _reader.failure if _reader is not None else _unmade
+
+
+def start_new_reader() -> None:
+    """For the run that begins: a dead one has no place in it, and where none can be made ``reader_failure`` has why before
+    anything is sent."""
+    global _reader, _unmade
+    if reader_failure():
+        _reader, _unmade = None, ""
+    with suppress(ReaderFailed):
+        get_stream_reader()
+
+
+def reads_so_far() -> int:
+    """Of the reader of this process; makes none."""
+    return _reader.reads if _reader is not None else 0

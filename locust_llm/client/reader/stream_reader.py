@@ -1,0 +1,350 @@
+"""The stream reader: one native thread a process that waits on all streaming sockets and asks the kernel for the time.
+
+The thread is in C where that was compiled (client/reader/_reader.c), and reads without Python's lock; else in Python
+(python_reader.py), with the same methods. It stamps what it reads, by the kernel's clock where that stamps
+(SO_TIMESTAMPNS, see socket(7)), so that not even its own lateness moves a stamp. What came lies there, with its stamps,
+until the event loop takes it: of those streams that have something to tell, a first chunk or an end. All that is here runs
+in the event loop.
+
+A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or closed by others (the
+number of a closed socket is given to the next one).
+"""
+
+import gc
+import os
+import sys
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from errno import ENOMEM
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+from gevent.monkey import get_original
+
+from locust_llm.client.connection import Connection, ask_for_stamps
+from locust_llm.client.response import DECODE_BYTES, QUIET_NS, WAITED_NS, Response, describe_exception
+from locust_llm.client.tls import SLICE_BYTES
+from locust_llm.records.record import CLIENT_ERROR
+
+from . import compiled
+from .stream import OpenStream
+
+if TYPE_CHECKING:
+    from ._reader import Reader as NativeReader
+    from .python_reader import PythonReader
+
+_socket: Final = get_original("socket", "socket")
+_sleep: Final = get_original("time", "sleep")
+
+SWITCH_S: Final = 0.0005
+"""How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
+COLLECTIONS: Final = (50_000, 10, 14)
+"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the youngest looks at all objects
+of the requests under way, a hundred each, for milliseconds; one of all with 10,000 users for a quarter of a second."""
+SWEEP_S: Final = 0.5
+"""Between looks at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
+DIED: Final = "the thread that reads the answers died"
+BEHIND_NS: Final = 3_000_000
+"""From this lag on, greenlets give way to the thread."""
+PATIENCE_NS: Final = 4_000_000
+"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
+TLS_PATIENCE_NS: Final = 500_000_000
+"""The same over TLS, where the end shows by its record: what came meanwhile is decrypted at once, which takes a fifth."""
+HIDDEN_ENDS: Final = 128
+"""After an end that did not show, so many answers over TLS have PATIENCE_NS: whatever share of the ends does not show, they
+are noticed 1.5 ms later on average."""
+
+LOOKS: Final = 8
+LOOKS_NS: Final = 10_000_000
+"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is due comes between."""
+
+
+class ReaderFailed(Exception):
+    """The thread is dead: this process sends nothing more."""
+
+
+class StreamReader:
+    """One a process, see process_reader.py. Its thread starts before it, so it is made after any fork."""
+
+    def __init__(self, thread: "NativeReader | PythonReader") -> None:
+        self._thread = thread
+        in_c = compiled.Reader is not None and isinstance(thread, compiled.Reader)
+        self._plain_events = compiled.plain_events if in_c else None
+        self.failure = ""
+        """Why the thread died; empty while it lives."""
+        self._open: set[OpenStream] = set()
+        """Their ends are not passed on yet."""
+        self._readings: dict[int, OpenStream] = {}
+        """By descriptor: those that the thread has."""
+        self._drops: deque[OpenStream] = deque()
+        self._notices: deque[tuple[OpenStream, bool]] = deque()
+        """A first chunk (False), or an end (True), for those who wait for it."""
+        self._waiting: set[OpenStream] = set()
+        """They have bytes that are not decoded, or ``[DONE]`` and no end."""
+        self._sealed: deque[OpenStream] = deque()
+        """They have more to decrypt than one look may take."""
+        self._impatient = 0
+        """Answers over TLS whose end may not show, see HIDDEN_ENDS."""
+        loop = gevent.get_hub().loop
+        # referenced, so that the loop waits, while streams are open
+        self._to_loop = loop.async_(ref=False)
+        self._to_loop.start(self._pass_on)
+        self._due = loop.io(thread.event_fd, 1, ref=False)  # 1: to read
+        self._due.start(self._run, self._look_into_due)
+        self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
+        self._next_turn = loop.timer(0.0, ref=False)
+        # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
+        # does, so that the first answer has stamps too.
+        self._stamped = _socket()
+        ask_for_stamps(self._stamped)
+        _sleep(0.005)
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        gc.freeze()
+        gc.set_threshold(*COLLECTIONS)
+
+    def add(
+        self,
+        connection: Connection,
+        stream: Response,
+        on_first: Callable[[], object] | None = None,
+        *,
+        awaited: bool = False,
+    ) -> OpenStream:
+        """From now on the thread reads this connection into this stream. ``on_first``: see OpenStream. ``awaited``: its
+        first chunk frees a slot that others wait for. Raises ReaderFailed."""
+        if self.failure:
+            raise ReaderFailed(self.failure)
+        reading = OpenStream(connection, stream, on_first)
+        self._open.add(reading)
+        self._to_loop.ref = True
+        fd = connection.fd
+        self._readings[fd] = reading
+        self._thread.add(fd, stream.sent_ns, awaited, connection.tls is not None)
+        stream.newest = partial(self._thread.newest, fd)
+        stream.plain_events = self._plain_events
+        return reading
+
+    def sent(self, reading: OpenStream, sent_ns: int) -> None:
+        """The request went out: nothing of its answer came before."""
+        reading.stream.sent_ns = sent_ns
+        self._thread.sent(reading.connection.fd, sent_ns)
+
+    def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
+        """Give a stream up, with what came until then; ``reading.ended`` is set when that is done."""
+        reading.dropped = (outcome, message)
+        self._drops.append(reading)
+        self._run(self._give_up)
+
+    @property
+    def reads(self) -> int:
+        """So far, of all streams: those that are open too."""
+        return self._thread.reads
+
+    def give_way(self) -> None:
+        """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
+
+        Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
+        """
+        for _ in range(20):
+            if self._thread.behind_ns < BEHIND_NS:
+                return
+            _sleep(0.001)
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._open)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """``work``, and then whatever it has to tell. What it does not catch itself is the end of this reader."""
+        try:
+            work()
+        except BaseException as error:
+            self._dies(error)
+        try:
+            self._pass_on()
+        except BaseException:  # of a hook: gevent would stop the watcher whose callback raises
+            gevent.get_hub().handle_error(self, *sys.exc_info())
+
+    def _dies(self, error: BaseException) -> None:
+        error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
+        failure = DIED
+        with suppress(Exception):
+            failure = f"{DIED}: {describe_exception(error)}"
+        self.stop()
+        self.failure = failure
+
+    def stop(self) -> None:
+        """Nothing reads any more when this returns; also in a forked child."""
+        self._due.stop()
+        self._sweeper.stop()
+        self._next_turn.stop()
+        self._thread.stop()
+
+    def _look_into_due(self) -> None:
+        """The loop comes back while there are more."""
+        until_ns = time.monotonic_ns() + LOOKS_NS
+        for _ in range(LOOKS):
+            fd = self._thread.next()
+            if fd < 0:
+                break
+            reading = self._readings.get(fd)
+            if reading is not None:
+                self._guarded(reading, self._look)
+            if time.monotonic_ns() > until_ns:
+                break
+
+    def _look_into_sealed(self) -> None:
+        """One, in a turn of the loop."""
+        reading = self._sealed.popleft()
+        if self._readings.get(reading.connection.fd) is reading:
+            self._guarded(reading, self._look)
+        if self._sealed:
+            self._next_turn.start(self._run, self._look_into_sealed)
+
+    def _guarded(self, reading: OpenStream, work: Callable[..., None], *args: Any) -> None:
+        """A mistake of ours must end this request, not the thread that all requests need."""
+        try:
+            work(reading, *args)
+        except Exception as error:
+            reading.stream.given_up("malformed", f"the answer could not be read: {describe_exception(error)}")
+            self._over(reading)
+
+    def _give_up(self) -> None:
+        while self._drops:
+            self._guarded(self._drops.popleft(), self._drop)
+
+    def _drop(self, reading: OpenStream) -> None:
+        if self._readings.get(reading.connection.fd) is reading and reading.dropped is not None:
+            self._take(reading)
+            reading.unseal()
+            reading.stream.failed(*reading.dropped)
+            self._over(reading)
+
+    def _sweep(self, now_ns: int) -> None:
+        self._thread.sweep(QUIET_NS, WAITED_NS)
+        for reading in list(self._waiting):
+            if reading.stream.due(now_ns):
+                self._guarded(reading, self._look)
+
+    def _look(self, reading: OpenStream) -> None:
+        stream, now_ns = reading.stream, time.monotonic_ns()
+        seen = stream.first_seen
+        if not reading.sealed:  # else the server waits, as there is more than can be decrypted
+            self._take(reading)
+        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
+            stream.look(now_ns)
+        if reading.end and not stream.over and not reading.sealed:
+            self._end(reading, reading.end)
+        if stream.over:
+            self._learn(reading)
+            self._over(reading)
+            return
+        if reading.sealed:
+            if reading not in self._sealed:
+                self._sealed.append(reading)
+            self._next_turn.start(self._run, self._look_into_sealed)
+        if stream.first_seen and not seen:
+            self._notices.append((reading, False))
+            self._calm(reading)
+        if stream.waiting_bytes or stream.answer.done_read is not None:
+            self._waiting.add(reading)
+        else:
+            self._waiting.discard(reading)
+
+    def _take(self, reading: OpenStream) -> None:
+        """What was read, into its stream."""
+        stream = reading.stream
+        stamps, since, data, reading.end, stream.unstamped, stream.bad_stamps, stream.read_lag_ns, unusual = (
+            self._thread.take(reading.connection.fd)
+        )
+        if reading.connection.tls is None:
+            stream.took(stamps, since, data)
+            return
+        reading.end_shows = None if reading.end_shows is None else unusual
+        if not reading.sealed and not stream.over and sum(map(len, data)) <= SLICE_BYTES:
+            reading.unseal_few(stamps, since, data)
+        else:
+            reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
+
+    def _end(self, reading: OpenStream, number: int) -> None:
+        """The connection ended without the end of the message; ``number``: see ``Reader.take``."""
+        tls = reading.connection.tls
+        if number == ENOMEM:
+            raise MemoryError
+        if tls is not None and tls.failure:
+            reading.stream.failed("tls", tls.failure)
+            reading.stream.frame.closed_by_peer = True
+        elif number < 0:
+            reading.closed()
+        else:
+            reading.stream.failed("reset", describe_exception(OSError(number, os.strerror(number))))
+
+    def _calm(self, reading: OpenStream) -> None:
+        """Its first chunk is there: what follows has time, but for the end."""
+        stream, fd = reading.stream, reading.connection.fd
+        most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2  # not all of those that begin together at one moment
+        frame = stream.frame
+        if frame.content_length is not None:
+            return
+        if not frame.chunked:  # its end is that of the connection
+            self._thread.calm(fd, most, False, 0)
+        elif reading.connection.tls is None:
+            self._thread.calm(fd, most, True, PATIENCE_NS)
+        else:
+            reading.end_shows = False
+            self._thread.calm(fd, most, False, PATIENCE_NS if self._impatient else TLS_PATIENCE_NS)
+
+    def _learn(self, reading: OpenStream) -> None:
+        """How ends show over TLS."""
+        frame = reading.stream.frame
+        if reading.end_shows is None or not frame.complete:
+            return
+        if reading.end_shows:
+            self._impatient = max(0, self._impatient - 1)
+        else:
+            self._impatient = HIDDEN_ENDS
+
+    def _over(self, reading: OpenStream) -> None:
+        reading.stream.over, reading.stream.newest = True, None
+        fd = reading.connection.fd
+        if self._readings.pop(fd, None) is not None and (self._thread.remove(fd) or reading.sealed):
+            reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
+        self._waiting.discard(reading)
+        self._notices.append((reading, True))
+
+    def _pass_on(self) -> None:
+        """First chunks and ends, to those who wait for them. Runs in the loop itself: must not block."""
+        notices = self._notices
+        if self.failure:  # it was the last thing that the thread did
+            self._end_all()
+        try:
+            while notices:
+                reading, ended = notices.popleft()
+                if ended and reading in self._open:
+                    self._open.remove(reading)
+                    reading.ended.set()
+                    self._to_loop.ref = bool(self._open)
+                if reading.on_first is not None and reading.stream.first_seen:
+                    on_first, reading.on_first = reading.on_first, None
+                    on_first()
+        finally:
+            if notices:  # a hook raised; the others must not wait for it
+                self._to_loop.send()
+
+    def _end_all(self) -> None:
+        """The thread is dead: every open stream has failed."""
+        for reading in self._open:
+            with suppress(Exception):
+                self._take(reading)
+        self._readings.clear()
+        for reading in self._open:
+            try:
+                reading.stream.failed(CLIENT_ERROR, self.failure)
+            except Exception:  # perhaps what the thread died of
+                reading.stream.given_up(CLIENT_ERROR, self.failure)
+            self._notices.append((reading, True))

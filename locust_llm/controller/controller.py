@@ -1,0 +1,469 @@
+"""Control of a run, in the master or the only process: who takes part and who is lost, the records, the end, the report.
+
+When what is sent is decided in phases.py, who sends how much of it in allocator.py.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from locust.env import Environment
+
+import gevent
+import msgspec
+
+from locust_llm.access.headers import read_candidate_headers, read_request_headers
+from locust_llm.access.proxies import note_different_proxy
+from locust_llm.client.loop_turns import yield_to_event_loop
+from locust_llm.controller.schedule import add_priming_phase
+from locust_llm.exit_status import RunOutcome
+from locust_llm.gate.messages import GateStatus
+from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
+from locust_llm.records.record import OK, Record
+from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run
+from locust_llm.records.storage import write_run
+from locust_llm.records.telemetry_counts import TelemetryCounts
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
+from locust_llm.settings.ab import CANDIDATE
+from locust_llm.settings.refusal import LINE
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import PREFILL
+from locust_llm.settings.validate import validate_settings
+from locust_llm.text.format import format_count
+from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
+from locust_llm.wire.messages import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, FormLearnt, Records, Status
+
+from .context import RunContext, TimeSource
+from .early_stop import EarlyStop
+from .phases import PhaseRunner
+from .run_store import RunStore
+from .shutdown import Shutdown
+from .users import UserPool
+from .workers import WorkerRegistry
+
+logger = logging.getLogger("locust_llm")
+
+DRAIN_MARGIN_S: Final = 15.0
+"""Of the processes, beyond --stop-timeout, to end what is open and to hand over their records."""
+CUT_S: Final = 5.0
+"""The same where the end is not waited for (a second Ctrl-C)."""
+ALONE_S: Final = 3.0
+"""Longest wait for other workers when all are lost."""
+NOBODY_S: Final = 10.0
+"""Longest wait for the first worker: above the time that one has to greet."""
+ENDED: Final = "was ended by the locustfile"
+MAX_FORMS: Final = 8
+"""That a run notes: there are two arms and two fields."""
+WORKERS_S: Final = 0.25
+"""Between two checks for lost processes."""
+TURN_S: Final = 0.005
+"""Of work on records, after which the event loop has a turn: one of a million chunks takes 200 ms."""
+FLUSH_S: Final = 1.0
+"""Between two writes of records to the disk."""
+
+
+class Controller:
+    """One run. Its public fields are what the progress line reads."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Settings,
+        survey: Discovery,
+        epoch: int,
+        greeted: Callable[[str], bool] = lambda worker: True,
+        on_record_over: Callable[[Record], object] = lambda record: None,
+        time: TimeSource | None = None,
+    ) -> None:
+        """``greeted``: whether a worker has greeted, and may take part. ``on_record_over`` is called with
+        each record of a request that is over, once it is kept."""
+        self.environment, self._on_record_over = environment, on_record_over
+        self._greeted = greeted
+        self._time = time = time or TimeSource()
+        if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
+            settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
+        self.settings = settings = add_priming_phase(settings, survey.server_flags)
+        # what earlier runs with this seed have left in the server's cache is of no use to this one
+        self._words_seed = f"{random.SystemRandom().getrandbits(64):016x}" if settings.sends_fresh_words else ""
+        self.survey = survey
+        headers = read_request_headers(environment.parsed_options)
+        own = read_candidate_headers(environment.parsed_options)
+        self._headers, self._own_headers = headers, {f"candidate {name}": value for name, value in own.items()}
+        self.epoch = epoch
+        self.failure = ""
+        """Why a process cannot send any more; empty while all can."""
+        self._telemetry: TelemetryCounts | None = None
+        self._forms: set[tuple[str, RequestForm]] = set()
+        """Of requests, by arm: noted."""
+        self.store = RunStore(settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed)
+        self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
+        self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
+        self._greenlets: list[gevent.Greenlet] = []
+        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
+        self._send, self._spawn, self.take, self.heard = context.send, context.spawn, context.take, context.heard
+        self._users = UserPool(context)
+        self.shutdown = Shutdown(environment, self._workers.active, time.monotonic)
+        self.phases = PhaseRunner(context, self._users, self.shutdown)
+        self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
+        """``stages`` None: the run has no stages."""
+
+    # -- the start -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Give the order to every process, and start the first phase."""
+        write_run(self.folder, self.facts())  # in case nothing comes after it
+        for worker in filter(self._greeted, self._workers.clients()):
+            self.begin_worker(worker)
+        self.phases.begin()
+        if not self._workers.alone:
+            self._greenlets.append(self._spawn(self._watch_workers))
+        self._greenlets.append(self._spawn(self._flush_each_second))
+        self.store.watch_server(self._spawn)
+
+    def begin_worker(self, worker: str) -> None:
+        """One process takes part; it asks for its requests by itself."""
+        begin = Begin(
+            settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
+            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=measure_clock_offset_s(), salt=self._words_seed,
+            trace=self.store.trace,
+        )  # fmt: skip
+        self._send(begin, worker)
+        self.phases.limit.shares.join(worker, self._time.monotonic())
+        if self.stages is not None and self.plan.phase not in (WARMUP, BETWEEN):
+            self.phases.send_stage(self.stages.number, worker)
+
+    # -- the limit, the users, and what the processes report -----------------------------------------------------------
+
+    @property
+    def abort(self) -> EarlyStop:
+        """The rules that are watched: of the run, in a sweep of its stage."""
+        return self.phases.abort
+
+    @property
+    def limit(self) -> int | None:
+        """Over all processes; None: no gate."""
+        return self.phases.limit.now
+
+    def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
+        """By hand, while requests are sent: the limit, at once or from where it is within ``ramp_s``. Returns what was done;
+        raises ValueError of one sentence."""
+        if self.shutdown.begun or self.draining or self.allocator.paused or self.plan.phase in (BETWEEN, OVER):
+            raise ValueError("no requests are being sent right now: the prefill limit cannot be changed")
+        if self.settings.sweeps(PREFILL) or self.settings.compares:
+            raise ValueError("this run sets the prefill limit itself, stage by stage")
+        runner = self.environment.runner
+        assert runner is not None
+        users = None if self._users.grows else max(runner.target_user_count, self.phases.asked.users or 0)
+        processes = max(1, len(self._workers.active()))
+        return self.phases.limit.change_limit(
+            limit, ramp_s, msgspec.structs.replace(self.phases.asked, users=users, processes=processes)
+        )
+
+    def change_users(self, users: int) -> bool:
+        """By hand, while requests are sent; False: their number follows from the load. Raises ValueError."""
+        if self._users.grows or self.stages is not None or self.allocator.paused:
+            return False
+        limit = self.limit
+        for mistake in validate_settings(
+            msgspec.structs.replace(self.phases.asked, users=users, prefill_concurrency=limit)
+        ):
+            raise ValueError(mistake)
+        self.store.add_note(f"users changed by hand from {self._users.count} to {users}, {self.store.since_start()}")
+        self._users.count = users
+        return True
+
+    def on_status(self, worker: str, status: Status) -> None:
+        """A process reports; where it asks for an answer, its lease is renewed."""
+        self._failed(worker, status.failure)
+        known = self._workers.seen(worker)
+        if known is None:
+            return
+        if status.health is not None:
+            known.health = status.health
+        known.phase = status.sessions.phase
+        self._workers.note_clock(worker, status.clock_error_s)
+        self.heard(worker, status.heard)
+        known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        self.store.note_users(self._workers.user_count())
+        self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
+        self.live_stats.update(
+            worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
+            reads=status.reads, health=status.health, activity=status.activity,
+        )  # fmt: skip
+        shares = self.phases.limit.shares
+        shares.prefill_s = max(shares.prefill_s, *status.ttfts_s, 0.0)
+        if self.allocator.open and not self.shutdown.begun:
+            self._users.update(worker, status.unreserved)
+        self.allocator.count_sessions(worker, status.sessions)
+        self.on_gate_status(worker, status.gate)
+        if status.at is not None and worker in self._workers.active():
+            self.phases.limit.renew(worker, status.at)
+
+    def _shown(self, why: str) -> str:
+        """The text of an exception as one line; it may quote an answer, or a header."""
+        return sanitise_text(why, collect_secrets(self._headers, {**self._headers, **self._own_headers}), most=LINE)
+
+    def fail(self, why: str) -> None:
+        """Something in the control broke: the run ends."""
+        self._failed("the control of the run", why)
+
+    def _failed(self, worker: str, failure: str) -> None:
+        """No other process takes over what one that failed cannot send: the run ends, with a report of what there is."""
+        if failure:
+            self.failure = failure = self._shown(failure)
+            self.store.add_note(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
+            self.shutdown.begin()
+
+    def on_gate_status(self, worker: str, status: GateStatus) -> None:
+        """A process reports on its gate."""
+        if self._workers.seen(worker) is not None:
+            self.phases.limit.update(worker, status)
+
+    # -- lost processes ------------------------------------------------------------------------------------------------
+
+    def _watch_workers(self) -> None:
+        """The greenlet that takes back what silent and dead processes have, and ends a run that has none left."""
+        alone_s = 0.0
+        while True:
+            before = self._time.monotonic()
+            self._time.sleep(WORKERS_S)
+            held_s = self._time.monotonic() - before - WORKERS_S
+            if held_s > HELD_S:
+                self._workers.excuse(held_s)
+                self.phases.limit.shares.excuse(held_s)
+            for worker in self.phases.limit.shares.expire(self._time.monotonic()):
+                share = "" if self.limit is None else ": its share of the prefill limit went to the others"
+                if self.draining:  # it ends what it has, and hands it over
+                    continue
+                self.store.add_note(f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}")
+            for worker in self._workers.lost():
+                self._lose(worker)
+            alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
+            if alone_s >= (ALONE_S if self._workers.names else NOBODY_S) and not self.shutdown.begun:
+                lost = "all workers were lost" if self._workers.names else "no worker took part, given up"
+                self.store.add_gap(f"{lost} {self.store.since_start()}: the run ended early")
+                self.shutdown.begin()
+                return
+
+    def on_begin_failed(self, worker: str, why: str) -> str:
+        """A worker could not begin; why the run cannot be, empty where the others can do without it."""
+        why = f"worker {worker} cannot begin: {self._shown(why)}"
+        if self.live_stats.done and len(self._workers.active()) > 1:
+            self._lose(worker, f"could not begin ({why}), and was left out")
+            return ""
+        if self.shutdown.begun:
+            return ""
+        self.shutdown.begun = True
+        self.store.add_gap(why)
+        return why
+
+    def _lose(self, worker: str, how: str = "was lost") -> None:
+        """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
+        recovered = self._recover(worker)
+        loss = self._workers.drop(worker)
+        self.phases.limit.shares.leave(worker)
+        self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
+        self._note_health(worker, loss.health)
+        self.store.lost += loss.sent
+        sessions, never = self.allocator.lose(worker, loss)
+        if how == ENDED and not (loss.sent or recovered or never or sessions):
+            self.store.add_note(f"worker {worker} {how} {self.store.since_start()}")
+        else:
+            self.store.add_note(
+                f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
+                f"{format_count(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
+                f"{format_count(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
+                + (f", {never} arrivals were never sent" if never else "")
+                + (f", {sessions} sessions ended with it" if sessions else "")
+            )
+        with suppress(OSError):  # whoever kills this process too must not lose that count
+            write_run(self.folder, self.facts())
+            self._workers.remove_journal(worker)
+        if not self.draining:
+            self._send(AskAgain(self.plan.phase))
+
+    def _recover(self, worker: str) -> list[Record]:
+        """What it had made and not delivered, added to the records."""
+        recovered = self._workers.recover(worker)
+        for record in recovered:
+            self.add_record(record)
+        self.flush()
+        return recovered
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def add_record(self, record: Record) -> None:
+        """To the disk, before anything else."""
+        phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
+        if self.stages is not None and record.stage == self.stages.number and record.stage:
+            record = self.stages.add_record(record)
+        self.phases.sends.over(record)
+        if self.store.spans is not None:
+            self.store.spans.request(record.id, ok=record.outcome == OK)
+        if not self.store.write(record, gated=self.limit is not None):
+            return  # the request is not over
+        self._on_record_over(record)
+        if not self.allocator.recorded(record, phase):  # of a process that was given up
+            self.store.lost -= self._workers.found(record)
+
+    def on_records(self, worker: str, batch: Records) -> None:
+        """Of a worker."""
+        self._workers.seen(worker)
+        held_at = self._time.monotonic()
+        try:
+            records = self._workers.take(worker, batch)
+        except ValueError as error:
+            logger.error(f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: {error}")
+            return
+        for record in records:
+            if self._time.monotonic() - held_at > TURN_S:
+                yield_to_event_loop()
+                held_at = self._time.monotonic()
+            self.add_record(record)
+        self.flush()  # what is acknowledged outlives this process
+        self._send(Ack(batch.number), worker)
+
+    def _flush_each_second(self) -> None:
+        while True:
+            self._time.sleep(FLUSH_S)
+            self.flush()
+
+    def flush(self) -> None:
+        """Each second, and at the end."""
+        self.store.flush()
+        if self.stages is not None:
+            self.stages.flush()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        """The end of the run has begun: what is still on may come back."""
+        return self.store.stopping_at is not None
+
+    def drain(self) -> None:
+        """Nothing new starts; wait until every process has ended what it had and handed over its records."""
+        if self.store.stopping_at is not None:
+            self.shutdown.over.wait()
+            return
+        self.store.stopping_at = self._time.now()
+        if not self.shutdown.begun:  # by nothing of ours
+            self.store.stopped_early = self.phases.progress_when_stopped()
+        self.shutdown.begun = True
+        self.phases.stop()
+        self.shutdown.expect(self._workers.active())
+        self._send(EndRun())
+        if self._workers.alone:
+            self.shutdown.over.set()
+            return  # its users are stopped next, by Locust
+        for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
+            if worker in self._workers.active():
+                self._lose(worker, "did not hand over its last records, and was given up")
+        for note in self._workers.remarks():
+            self.store.add_note(note)
+
+    def open_line(self) -> str:
+        """What a user who stops the run waits for; empty: for nothing."""
+        most_s = self.settings.stop_timeout_s
+        if not most_s:
+            return ""
+        return f"The run ends: it waits at most {most_s:g} s for open requests; press Ctrl-C again to cut them"
+
+    def cut_open(self) -> None:
+        """The drain does not wait for what is still open: that is cut."""
+        if self.store.cut_at is None and (self._workers.alone or not self.shutdown.over.is_set()):
+            self.store.cut_at = self._time.now()
+        self.shutdown.within(CUT_S)
+        if self.store.spans is not None:
+            self.store.spans.hurry()
+        if not self._workers.alone:
+            self._send(Cut())
+
+    def on_form_learnt(self, learnt: FormLearnt) -> None:
+        """Of the processes that find out the same the first one is noted."""
+        form = RequestForm(learnt.form.without and (STREAM_OPTIONS,), learnt.form.max_tokens_field)
+        arm = f"{CANDIDATE}: " if learnt.side == CANDIDATE else ""
+        if (arm, form) in self._forms or len(self._forms) >= MAX_FORMS:
+            return
+        self._forms.add((arm, form))
+        for note in form.notes(self.settings, learnt.message):
+            self.store.add_note(self._shown(f"{arm}{note}"))
+
+    def on_ended(self, worker: str, ended: Ended) -> None:
+        """A process has ended what it had."""
+        self._failed(worker, ended.failure)
+        self._note_health(worker, ended.health)
+        self.live_stats.end(worker)
+        if self.draining:  # else its last records may still come, and the rules count those of the others
+            self.phases.end_count(worker)
+        self.store.turned_away += ended.turned_away
+        known = self._workers.seen(worker)
+        if known is None:  # it had been given up: the rest is accounted for
+            return
+        if self._missing(worker, ended):
+            self._recover(worker)
+            self._workers.remove_journal(worker)
+        if self.draining:  # else they are counted with what went with it
+            self.store.lost += self._missing(worker, ended)
+        self.allocator.missed += ended.missed
+        if ended.telemetry is not None:
+            self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
+        if ended.health is not None and (note := note_different_proxy(worker, ended.health.proxy, self.survey.proxy)):
+            self.store.add_note(note)
+        known.through, known.health = True, None
+        if not self.draining:
+            self._lose(worker, ENDED if ended.leaves else "left")
+            if ended.leaves and not self._workers.active():
+                self.shutdown.begin()
+        self.shutdown.ended(worker)
+
+    def _missing(self, worker: str, ended: Ended) -> int:
+        """Records that it has made and that are not here. What it lacks may be their acknowledgement alone."""
+        return max(0, ended.records - self._workers.inbox.taken(worker))
+
+    def _note_health(self, worker: str, health: ProcessHealth | None) -> None:
+        """Of a process; what it says last counts."""
+        if health is not None:
+            self._workers.note_clock(worker, health.clock_error_s or 0.0)
+            self.store.health[:] = [*(one for one in self.store.health if one.worker != worker), health]
+
+    def facts(self) -> Run:
+        """The run as it is known now."""
+        return msgspec.structs.replace(self.phases.facts(), telemetry=self._telemetry)
+
+    def report(self, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
+        if self.stages is not None:
+            try:
+                self.phases.end_stage(report=False)
+            except OSError as error:
+                self.store.add_gap(f"the files of the last stage could not be written: {error}")
+        if self.store.spans is not None:
+            for note in self.store.spans.finish(self._time.monotonic):
+                self.store.add_note(note)
+        if self._telemetry is not None and self._telemetry.remark:
+            self.store.add_note(self._telemetry.remark)
+        self.store.check_complete()
+        return self.store.report(self.facts(), verbose=verbose)
+
+    @property
+    def annotations(self) -> str:
+        """Of the report, for the CI of a job."""
+        return "" if self.store.result is None else self.store.result.annotations
+
+    def abandon(self) -> None:
+        """The start failed: no folder is left of it where there was none."""
+        self.close()
+        self.store.remove_if_empty()
+
+    def outcome(self) -> RunOutcome:
+        """What decides the exit status, as far as this run knows it, once it has its report."""
+        return self.store.outcome()._replace(broke=bool(self.failure))
+
+    def close(self) -> None:
+        gevent.killall(self._greenlets, block=False)
+        self.store.close()

@@ -1,0 +1,369 @@
+"""Abort: the rules of a run held against what has come so far, to end a run that is certainly broken.
+
+A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
+That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``. Requests are correlated:
+they count as as many as they are worth by the correlation of their values and of their being beyond the limit, with ROOM for
+how badly few of them show it, and nothing is said before they are worth MIN_WORTH. An average has a bound of the same kind.
+A queue that fills is another matter: its values rise steadily, no correlation explains that, and it will not get better; so
+there the requests count in full. So do failures where nearly all requests fail. A single value beyond the limit decides a
+maximum or a minimum. In a closed loop the first request of each user, as they come all at once, is left out.
+
+Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
+under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
+order of their sends, and fast failures are not held against answers that are not over yet.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.slo.correlation_time import CorrelationTime
+from locust_llm.slo.grammar import ABORT, Condition, Rule
+from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
+from locust_llm.slo.metrics import BY_WORD, POOLED, SCHEMA_VALID, Metric
+from locust_llm.slo.selectors import INPUT, make_predicates
+from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
+
+from .in_flight import RequestsInFlight
+
+SURE: Final = 1 / TAIL
+ROOM: Final = 1.5
+"""By so much more than they show requests are taken as correlated."""
+MIN_WORTH: Final = 25
+"""Fewer independent requests end no run."""
+MIN_SEEN: Final = 128
+"""Fewer requests do not show how correlated they are."""
+MIXED: Final = 50.0
+"""Of so many independent values the bound of an average is tightest."""
+NEARLY_ALL: Final = 0.98
+MIN_COUNTED: Final = 10
+"""Fewer requests make no share."""
+OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
+"""Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
+MARGIN_S: Final = 1.0
+"""What a first chunk may take to be known."""
+
+
+def exceedance_evidence(some: float, of: float, share: float) -> float:
+    """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share`` (anywhere, uniformly)
+    than if it is that: a likelihood ratio, as a logarithm.
+
+    If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1 / x, however often one
+    looks, as it is a supermartingale (Ville, Étude critique de la notion de collectif, 1939; Robbins, Statistical methods
+    related to the law of the iterated logarithm, Annals of Mathematical Statistics 41, 1970).
+    """
+    if share <= 0:
+        return math.inf if some else 0.0
+    above = binomial_cdf(some, of + 1, share)  # the part above ``share`` of the Beta distribution that the counts make
+    if share >= 1 or above <= 0:
+        return -math.inf
+    likelihood = math.lgamma(some + 1) + math.lgamma(of - some + 1) - math.lgamma(of + 2) + math.log(above)
+    return likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
+
+
+def certain_standard_errors(worth: float) -> float:
+    """Standard errors by which a mean of so many independent values ever lies above the true one with a probability of
+    TAIL, however often one looks (Robbins' normal mixture, one-sided; of means of any distribution: Waudby-Smith, Arbour,
+    Sinha, Kennedy and Ramdas, Time-uniform central limit theory, Annals of Statistics 52, 2024)."""
+    return math.sqrt(2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL)))
+
+
+BAD: Final = {"error_rate": "failed", SCHEMA_VALID: "without a valid answer"}
+"""What requests are that such a share counts."""
+
+
+class ShareMonitor:
+    """Requests beyond a limit, where a share of them may be."""
+
+    def __init__(self, may: float, at_least: int = 0, what: str = "beyond the limit") -> None:
+        """``what``: what those requests are that are counted."""
+        self._may, self._at_least, self._what = may, at_least, what
+        self._beyond = self._open = self._open_beyond = 0
+        self._of_values, self._of_beyond = CorrelationTime(), CorrelationTime()
+        self.count = 0
+
+    def add(self, beyond: bool, value: float | None = None) -> None:
+        """``value``: what lies beyond the limit or not, the larger the worse; None: there is none, as of a failure."""
+        self._beyond += beyond
+        self.count += 1
+        self._of_beyond.add(float(beyond))
+        if value is not None:
+            self._of_values.add(value)
+
+    @property
+    def holds(self) -> bool:
+        return self._beyond <= self._may * self.count
+
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit already."""
+        self._open, self._open_beyond = open_, beyond
+        some, of = self._beyond + beyond, self.count + open_
+        if some <= self._may * of or self.count + beyond < self._at_least:
+            return False
+        if not self._may or (some >= NEARLY_ALL * of and not self._of_values.count):
+            return exceedance_evidence(some, of, self._may) >= math.log(SURE)
+        if of < MIN_SEEN:
+            return False
+        worth: float = of
+        if not self._of_values.rises:
+            worth /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
+        return worth >= MIN_WORTH and exceedance_evidence(some / of * worth, worth, self._may) >= math.log(SURE)
+
+    def __str__(self) -> str:
+        may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
+        counted = f"{self._beyond} of {self.count} {self._what}; {may}"
+        if not self._open:
+            return counted
+        late = f", {self._open_beyond} of them {self._what} already" if self._open_beyond else ""
+        return f"{counted}; {self._open} under way{late}"
+
+
+class MeanMonitor:
+    """An average: by how much each request is beyond the limit, on average."""
+
+    def __init__(self, limit: float, worse: float, unit: str, factor: float) -> None:
+        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor``: from an average to what it is in
+        ``unit``, as it shall be told."""
+        self._limit, self._worse, self._unit, self._factor = limit, worse, unit, factor
+        self._beyond = CorrelationTime()
+        self._amount = self._weight = 0.0
+
+    def add(self, amount: float, weight: float) -> None:
+        self._amount, self._weight = self._amount + amount, self._weight + weight
+        self._beyond.add(self._worse * (amount - self._limit * weight))
+
+    @property
+    def count(self) -> int:
+        return self._beyond.count
+
+    @property
+    def value(self) -> float:
+        return self._amount / self._weight if self._weight else math.nan
+
+    @property
+    def holds(self) -> bool:
+        return self._beyond.mean <= 0
+
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """What is under way is in no average."""
+        if self.count < MIN_SEEN or self.holds:
+            return False
+        worth = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
+        error = math.sqrt(self._beyond.variance / worth)
+        return worth >= MIN_WORTH and self._beyond.mean > certain_standard_errors(worth) * error
+
+    def __str__(self) -> str:
+        value = self.value * self._factor
+        written = format_brief(value, self._unit, digits_to_tell_apart(value, self._limit * self._factor, digits=4))
+        return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
+
+
+class RuleMonitor:
+    """A rule, and what of it is known so far."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        measure, down = BY_WORD[rule.metric], rule.op.startswith("<")
+        percentile, metric = rule.percentile, measure.metric
+        self.counts_first_wave = rule.stat in ("min", "max")
+        """One value decides: it is no question of how many there are."""
+        self._predicates = tuple(make_predicates(rule.where))
+        self._known: set[str] = set()
+        """Columns of the conditions that some successful request had."""
+        self._add: Callable[[Record], None]
+        self.tally: ShareMonitor | MeanMonitor
+        if metric is None:
+            usual = down == (rule.metric == "error_rate")
+            what = BAD.get(rule.metric, "not good") if usual else "beyond the limit"
+            self.tally = ShareMonitor(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
+            self._add = partial(self._share, self.tally, down)
+        elif rule.stat == "avg":
+            self.tally = MeanMonitor(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])
+            self._add = (
+                partial(self._gaps, self.tally) if measure.tag == POOLED else partial(self._mean, self.tally, metric)
+            )
+        elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
+            least = percentile / 100 if down else 1 - percentile / 100
+            self.tally = MeanMonitor(least, -1.0, "% of the gaps within the limit", 100.0)
+            self._add = partial(self._gaps, self.tally)
+        else:
+            may = 0.0 if percentile is None else 1 - percentile / 100 if down else percentile / 100
+            self.tally = ShareMonitor(may, 0 if percentile is None else count_needed_values(percentile))
+            self._add = partial(self._value, self.tally, metric)
+
+    def add(self, record: Record, *, first_wave: bool = False) -> None:
+        if (self.counts_first_wave or not first_wave) and self._selects(record):
+            self._add(record)
+
+    def _selects(self, record: Record) -> bool:
+        return all(holds(_selected_by(record, column)) for column, holds in self._predicates)
+
+    @property
+    def holds(self) -> bool | None:
+        """Its figure so far meets the limit; None: there is none."""
+        return self.tally.holds if self.tally.count and self._complete else None
+
+    def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
+        """``sends``: what is under way; ``first_wave``: so many of that are left out."""
+        return self._complete and self.tally.broken(sends.open, max(0, self._overdue(sends) - first_wave))
+
+    def _overdue(self, sends: RequestsInFlight) -> int:
+        """At least so many requests under way are beyond the limit already."""
+        if self.rule.where or self.rule.stat == "avg":
+            return 0  # nobody knows which of them the rule is about
+        if self.rule.percentile is not None or self.rule.stat == "max":
+            return _older(sends, self.rule.metric, self.rule.op, self.rule.limit)
+        if self.rule.metric == "attainment" and not self.rule.op.startswith("<"):
+            return max((_older(sends, c.metric, c.op, c.limit) for c in self.rule.given), default=0)
+        return 0
+
+    @property
+    def _complete(self) -> bool:
+        """Every condition is about something that answers have."""
+        return not self._known or all(condition.metric in self._known for condition in self.rule.given)
+
+    def _share(self, tally: ShareMonitor, down: bool, record: Record) -> None:
+        if self.rule.metric == "error_rate":
+            tally.add(record.failed == down)
+            return
+        if self.rule.metric == SCHEMA_VALID:
+            if record.schema_valid is not None:
+                tally.add(record.schema_valid == down)
+            return
+        if record.outcome == OK:
+            self._known.add("")
+            self._known.update(c.metric for c in self.rule.given if read_measure(record, c.metric) is not None)
+        ok = record.outcome == OK
+        value = limit_usage(record, self.rule.given) if ok else None
+        tally.add(
+            (ok and all(meets_condition(record, c) for c in self.rule.given)) == down,
+            value if value is None or not down else -value,
+        )
+
+    def _value(self, tally: ShareMonitor, metric: Metric, record: Record) -> None:
+        if metric.tag == POOLED:
+            gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
+            if gaps_us:
+                tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
+        elif record.outcome == OK or metric.waits:
+            value = read_measure(record, self.rule.metric)
+            if value is not None:
+                tally.add(not self.rule.holds(value), value if self.rule.op.startswith("<") else -value)
+        elif metric.censored:  # a failure never had its token
+            tally.add(True)
+
+    def _mean(self, tally: MeanMonitor, metric: Metric, record: Record) -> None:
+        if record.outcome == OK or metric.waits:
+            value = read_measure(record, self.rule.metric)
+            if value is not None:
+                tally.add(value, 1)
+
+    def _gaps(self, tally: MeanMonitor, record: Record) -> None:
+        if record.outcome == OK and (gaps_us := record.sharp_gaps_us):
+            inside = self.rule.stat != "avg"
+            amount = sum(self.rule.holds(us / 1e6) for us in gaps_us) if inside else sum(gaps_us) / 1e6
+            tally.add(amount, len(gaps_us))
+
+
+class EarlyStop:
+    """Those of its rules that are watched: all whose figure can be told before the end."""
+
+    def __init__(
+        self, rules: Iterable[Rule], first_wave: int = 0, sends: RequestsInFlight | None = None, *, overdue: bool = True
+    ) -> None:
+        """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
+        that are added; ``overdue``: also that counts which is beyond a limit already."""
+        self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
+        self._first_wave, self._sends, self._overdue = first_wave, sends or RequestsInFlight(), overdue
+        self._users: set[tuple[str, int]] = set()
+        """Whose first request is over."""
+
+    def add(self, record: Record) -> None:
+        """A request is over."""
+        if record.phase != PROFILING or record.outcome in (CUT, CANCELLED, RETRIED):
+            return
+        user = record.worker, record.user
+        first_wave = len(self._users) < self._first_wave and user not in self._users
+        if first_wave:
+            self._users.add(user)
+        for watched in self._watched:
+            watched.add(record, first_wave=first_wave)
+
+    def broken(self) -> str:
+        """Why the run shall end; empty while it need not."""
+        for watched in self._watched:
+            if watched.rule.kind == ABORT and self._is_broken(watched):
+                return f"{watched.rule} is broken: {watched.tally}"
+        return ""
+
+    def _is_broken(self, watched: RuleMonitor) -> bool:
+        left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
+        return watched.broken(self._sends, left_out)
+
+    def standing(self) -> tuple[int, int]:
+        """(how many rules their figure so far breaks, how many have one), of those that decide."""
+        known = [watched.holds for watched in self._watched if watched.rule.decides and watched.holds is not None]
+        return known.count(False), len(known)
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        """By rule: how its figure stands so far, without an interval, which the report looks at; and what was counted.
+        ``broken`` alone is certain."""
+        found = {}
+        for watched in self._watched:
+            holds, tally = watched.holds, watched.tally
+            state = "nothing yet" if holds is None else "within so far" if holds else "beyond so far"
+            counted = holds is not None and isinstance(tally, ShareMonitor)
+            broken = self._is_broken(watched)  # notes what is under way, for the text
+            text = f"{tally}{self._left_out(watched)}" if counted else ""
+            found[str(watched.rule)] = "broken" if broken else state, text
+        return found
+
+    def _left_out(self, watched: RuleMonitor) -> str:
+        if not self._users or watched.counts_first_wave:
+            return ""
+        return f"; the first request of {format_count(len(self._users), 'user')} is left out"
+
+
+def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int:
+    """At least so many requests under way are beyond this limit of a latency."""
+    if metric not in OVERDUE or not op.startswith("<"):
+        return 0
+    return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
+
+
+def read_measure(record: Record, word: str) -> float | None:
+    """What a request has of a measure, in seconds or tokens a second; None: nothing."""
+    metric = BY_WORD[word].metric
+    assert metric is not None  # the grammar sees to it
+    value: float | None = getattr(record, metric.column)
+    if value is None or metric.inverse:
+        return 1 / value if value else None
+    return value * metric.base
+
+
+def meets_condition(record: Record, condition: Condition) -> bool:
+    """A successful request meets a condition."""
+    value = read_measure(record, condition.metric)
+    return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))
+
+
+def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
+    """How near it comes to a limit of these, or beyond it: the largest share of one that it takes. None: it has no value."""
+    found = [
+        value / c.limit if c.op.startswith("<") else c.limit / value
+        for c in given
+        if (value := read_measure(record, c.metric)) and c.limit
+    ]
+    return max(found, default=None)
+
+
+def _selected_by(record: Record, column: str) -> Any:
+    """What a selector looks at."""
+    if column != INPUT:
+        value = getattr(record, column)
+        return math.nan if value is None else value
+    tokens = record.asked_input_tokens if record.input_tokens is None else record.input_tokens
+    return math.nan if tokens is None else tokens

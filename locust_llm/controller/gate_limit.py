@@ -1,0 +1,134 @@
+"""The limit on concurrent prefills over all processes: of each phase, with its ramp, or set by hand; divided into shares."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import gevent
+import msgspec
+
+from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateShares
+from locust_llm.records.phase_plan import PhasePlan, label_phase
+from locust_llm.records.run import LimitChange
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import PREFILL
+from locust_llm.settings.validate import validate_settings
+from locust_llm.wire.clock_sync import measure_clock_offset_s
+from locust_llm.wire.messages import Renewal
+
+from .context import RunContext
+
+
+def follow_limit_steps(
+    set_limit: Callable[[int], object],
+    steps: Iterable[tuple[float, int]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = gevent.sleep,
+) -> None:
+    """The ramp greenlet: set each limit when its second has come. Against the start, so that lateness does not add up."""
+    started = clock()
+    for at_s, limit in steps:
+        wait_s = started + at_s - clock()
+        if wait_s > 0:
+            sleep(wait_s)
+        set_limit(limit)
+
+
+# -- ramp ------------------------------------------------------------------------------------------------------------
+
+
+def make_limit_ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
+    """(seconds from the start, limit from then on), the first at 0.
+
+    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s. Likewise from
+    another ``start``, downwards too.
+    """
+    steps = abs(limit - start)
+    if duration_s is None or not steps:
+        yield 0.0, limit
+        return
+    for step in range(steps + 1):
+        yield duration_s * step / steps, start + (step if limit > start else -step)
+
+
+logger = logging.getLogger("locust_llm")
+
+
+class GateLimit:
+    """Each change goes into the store."""
+
+    def __init__(self, context: RunContext, plan: PhasePlan) -> None:
+        settings = context.settings
+        limits = settings.prefill_concurrency, settings.warmup_limit, settings.changes.prefill_concurrency
+        gated = any(limits) or settings.sweeps(PREFILL)
+        self.shares = GateShares(lambda worker, share: context.send(share, worker), gated=gated)
+        self._context, self._plan = context, plan
+        self._store, self._time = context.store, context.time
+        self._ramp: gevent.Greenlet | None = None
+
+    @property
+    def now(self) -> int | None:
+        """None: no gate."""
+        return self.shares.limit
+
+    def set_limit(self, limit: int | None) -> None:
+        """From now on."""
+        self._store.limits.append(LimitChange(self._time.now(), limit, label_phase(self._plan.phase)))
+        self.shares.set_limit(limit)
+
+    def begin(self, s: Settings, *, warm: bool, users: str) -> None:
+        """What a phase asks for, at once or as its ramp has it. ``users``: how many there are, in words."""
+        limit = s.warmup_limit if warm else s.prefill_concurrency
+        ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
+        name = "Warmup prefill" if warm else "Prefill"
+        if limit is None:
+            self.set_limit(None)
+        elif ramp_s is None or limit == 1:
+            logger.info(f"{name} concurrency limited to {limit} (session concurrency: {users})")
+            self.set_limit(limit)
+        else:
+            logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
+            self._follow(make_limit_ramp(limit, ramp_s))
+
+    def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
+        """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
+        users and processes that there are. What was done; raises ValueError of one sentence."""
+        before = self.now
+        changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
+        for mistake in validate_settings(msgspec.structs.replace(asked, **changed)):
+            raise ValueError(mistake)
+        self.stop()
+        from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
+        over = "" if ramp_s is None else f" over {ramp_s:g} s"
+        done = f"prefill limit turned by hand from {from_} to {to}{over}"
+        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_phase(self._plan.phase)}")
+        if limit is None or ramp_s is None:
+            self.set_limit(limit)
+        else:
+            start = max(limit, self._store.live_stats.used) if before is None else before
+            self._follow(make_limit_ramp(limit, ramp_s, start))
+        return done
+
+    def stop(self) -> None:
+        """The ramp goes no further; the limit stays where it is."""
+        if self._ramp is not None:
+            self._ramp.kill()
+
+    def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
+        clock, sleep = self._time.monotonic, self._time.sleep
+        self._ramp = self._context.spawn(partial(follow_limit_steps, self.set_limit, steps, clock=clock, sleep=sleep))
+
+    # -- the processes -------------------------------------------------------------------------------------------------
+
+    def update(self, worker: str, status: GateStatus) -> None:
+        """A process reports on its gate."""
+        self.shares.update(worker, status, self._time.monotonic())
+
+    def renew(self, worker: str, at: float) -> None:
+        """The answer to its status of that moment of its own clock: for so long it may use its share."""
+        context = self._context
+        now, heard = self._time.monotonic() + measure_clock_offset_s(), context.heard_of(worker)
+        context.send(Renewal(self.shares.share(worker), at, now, heard), worker)

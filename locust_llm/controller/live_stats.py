@@ -1,0 +1,314 @@
+"""Live figures of a run: from the records of requests that are over, and from the status of its processes.
+
+Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet, but their reads are
+counted; a read counts as many tokens as the reads of finished answers had on average.
+"""
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from locust_llm.records.histogram import Histogram, SlidingHistogram
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.record import CANCELLED, CUT, OK, Record
+from locust_llm.records.run import ProcessHealth
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
+
+SETTLED_S: Final = 5.0
+"""Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
+WINDOW_S: Final = 10
+"""Seconds that recent percentiles are of."""
+MAX_NAMES: Final = 1000
+"""Of requests; a locustfile may give each its own."""
+RATE_S: Final = 5.0
+"""Seconds that tokens per second are of."""
+MAX_SILENCE_S: Final = 2.0
+"""After so long without a status, no reads are taken as none."""
+LATE_READ_US: Final = 1000
+"""From so long on, bytes lay unread for a while; chunks that came together and were read sooner were sent together."""
+PARTS_S: Final = 30
+"""Whole seconds that the recent parts of requests' time are of."""
+PARTS: Final = ("late", "retries", "gate", "connect", "send", "network", "queue", "prefill", "server", "client")
+"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a prefill that is reported
+holds other requests' prefills in the same steps. Without a gate the wait for the admission is one for the event loop of this
+process: ``late``."""
+
+
+class ClientLateness:
+    """Lateness of one process so far; at the end analysis has the same of all records."""
+
+    def __init__(self) -> None:
+        self.requests = self.answered = 0
+        self.chunks = self.merged = 0
+        self.latest_s = self.late_s = self.taken_s = 0.0
+        """From admission to send: the longest, and all; from admission to the end, all."""
+        self.ttft, self.soonest, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
+        self.health: ProcessHealth | None = None
+
+    def add(self, record: Record) -> None:
+        self.requests += 1
+        if record.sent_at is not None and record.admitted_at is not None and not record.resent:
+            late_s = record.sent_at - record.admitted_at
+            self.send_lag.add(round(late_s * 1e6))
+            self.latest_s = max(self.latest_s, late_s)
+            self.late_s += late_s
+            self.taken_s += record.closed_at - record.admitted_at
+        if record.outcome != OK:
+            return
+        self.answered += 1
+        self.chunks += len(record.chunk_us)
+        self.merged += record.shared
+        self.read_lag.add(record.read_lag_us or 0)
+        for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.soonest, record.ttft_soonest_s)):
+            if ttft_s is not None:
+                histogram.add(round(ttft_s * 1e6))
+
+    def evidence(self, worker: str) -> ProcessEvidence:
+        health = self.health
+        return ProcessEvidence(
+            worker=worker,
+            requests=self.requests,
+            answered=self.answered,
+            ttft_p99_ms=_p99_ms(self.ttft),
+            ttft_p99_least_ms=_p99_ms(self.soonest),
+            merged_share=self.merged / self.chunks if self.chunks else None,
+            read_lag_p99_ms=_p99_ms(self.read_lag),
+            send_lag_p99_ms=_p99_ms(self.send_lag),
+            latest_send_ms=self.latest_s * 1e3,
+            late_share=self.late_s / self.taken_s if self.taken_s > 0 else None,
+            loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
+            cpu_share=None if health is None else health.cpu_share,
+            cpu_wait_share=None if health is None else health.cpu_wait_share,
+        )
+
+
+def _p99_ms(histogram: Histogram) -> float | None:
+    found = histogram.percentiles_ms(highest_known_percent(histogram.count))
+    return found[0] if found else None
+
+
+class TTFTParts:
+    """Where the time of answered requests from due to the first token went, from their records alone: neither spans, which
+    come later, nor estimates, which need the requests beside them. At most 2 µs a record."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.by_phase: dict[str, list[float]] = {}
+        """Seconds, in the order of PARTS, and how many requests."""
+        self._second = -1
+        self._before: deque[tuple[int, list[float]]] = deque()
+        """What there was when a second began in which something was added."""
+
+    def add(self, record: Record) -> None:
+        sent_at, chunk_us = record.sent_at, record.chunk_us
+        if sent_at is None or not chunk_us or record.outcome != OK:
+            return
+        if (second := int(self._clock())) != self._second:
+            self._turn(second)
+        if (sums := self.by_phase.get(record.phase)) is None:
+            sums = self.by_phase[record.phase] = [0.0] * (len(PARTS) + 1)
+        before = sent_at - record.due_at  # conditions, as min() and max() would double what all this costs
+        if (admitted_at := record.admitted_at) is not None and record.limit is not None:
+            gate = admitted_at - record.asked_at
+            before -= gate
+            sums[2] += gate
+        if (connect := record.connect_s) is not None:
+            connect = connect if connect < before else before
+            before -= connect
+            sums[3] += connect
+        if before > 0.0:
+            sums[1 if record.attempt > 1 or record.resent else 0] += before
+        inside = chunk_us[0]
+        if record.merged and record.merged[0][0] == 0 and (record.read_lag_us or 0) >= LATE_READ_US:
+            sums[9] += (inside - record.merged[0][1]) / 1e6
+            inside = record.merged[0][1]
+        if (send := record.written_us) is not None:
+            send = send if send < inside else inside
+            inside -= send
+            sums[4] += send / 1e6
+        network = record.rtt_us or 0
+        network = network if network < inside else inside
+        if (times := record.server) is not None:
+            network, inside = self._reported(times, inside, network, sums)
+        sums[5] += network / 1e6
+        sums[8] += (inside - network) / 1e6
+        sums[10] += 1
+
+    def _reported(self, times: ServerTimes, inside: int, network: int, sums: list[float]) -> tuple[int, int]:
+        """(network, network and what is left of the server), in µs. Where it reported both, all else is the network and the
+        front end. What cannot be is left out."""
+        queue, prefill = times.queue_us, times.prefill_us
+        if (queue or 0) + (prefill or 0) > inside:
+            return network, inside
+        sums[6] += (queue or 0) / 1e6
+        sums[7] += (prefill or 0) / 1e6
+        inside -= (queue or 0) + (prefill or 0)
+        return (min(network, inside) if queue is None or prefill is None else inside), inside
+
+    def recent(self) -> tuple[int, dict[str, float]]:
+        """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds); no parts without requests."""
+        oldest = int(self._clock()) - PARTS_S
+        while self._before and self._before[0][0] <= oldest:
+            self._before.popleft()
+        if not self._before:
+            return 0, {}
+        *sums, count = (now - then for now, then in zip(self._whole(), self._before[0][1], strict=True))
+        return round(count), {name: total / count for name, total in zip(PARTS, sums, strict=True)}
+
+    def _turn(self, second: int) -> None:
+        self._second = second
+        self._before.append((second, self._whole()))
+        while self._before[0][0] <= second - PARTS_S:
+            self._before.popleft()
+
+    def _whole(self) -> list[float]:
+        if not self.by_phase:
+            return [0.0] * (len(PARTS) + 1)
+        return [sum(column) for column in zip(*self.by_phase.values(), strict=True)]
+
+
+class LiveStats:
+    """Of one run."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.counts: Counter[str] = Counter()
+        """Requests that are over, by outcome."""
+        self.profiled = 0
+        """Those of the profiling phase that are over."""
+        self.names: set[str] = set()
+        """Of these requests."""
+        self.output_tokens = 0
+        """Theirs."""
+        self._reads_of_these = 0
+        self._in_flight: dict[str, tuple[int, int, int]] = {}
+        self._clients: dict[str, ClientLateness] = {}
+        self._first_at: float | None = None
+        """When the first request of the profiling phase was over."""
+        self._reads: dict[str, int] = {}
+        self._all_reads = 0
+        """Since the first status of each process."""
+        self._reads_at: deque[tuple[float, int]] = deque()
+        self.recent_ttft = SlidingHistogram(WINDOW_S, clock)
+        """Of first chunks that came in the last ``WINDOW_S``."""
+        self.recent_due = SlidingHistogram(WINDOW_S, clock)
+        """TTFT from due of requests that ended in the last ``WINDOW_S``."""
+        self._rate_of: int | None = None
+        """The whole second that ``_rate`` is of."""
+        self._rate = 0.0
+        self.parts = TTFTParts(clock)
+        self.activity = ""
+        """Where a schedule of the users' own is, such as the probe's; empty without one."""
+        self.shown_client: ClientVerdict | None = None
+        """The client verdict in the last progress line; None: there was none yet."""
+
+    def add(self, record: Record) -> None:
+        """A request is over."""
+        self.counts[record.outcome] += 1
+        if len(self.names) < MAX_NAMES:
+            self.names.add(record.name)
+        self.output_tokens += record.output_tokens or 0
+        self._reads_of_these += record.reads
+        self.parts.add(record)
+        if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
+            self.recent_due.add((round(due_s * 1e6),))
+        if record.phase == PROFILING:
+            self.profiled += 1
+            self._first_at = self._clock() if self._first_at is None else self._first_at
+            self._client(record.worker).add(record)
+
+    def update(
+        self,
+        worker: str,
+        *,
+        used: int,
+        waiting: int,
+        decoding: int,
+        ttfts_s: Iterable[float] = (),
+        reads: int = 0,
+        health: ProcessHealth | None = None,
+        activity: str = "",
+    ) -> None:
+        """The status of a process. ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
+        ``health``: of this run so far; ``activity``: where a schedule of its users' own is."""
+        now = self._clock()
+        self.activity = activity
+        self._in_flight[worker] = used, waiting, decoding
+        self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
+        if not self._reads_at:
+            self._reads_at.append((now, 0))
+        self._all_reads += reads - self._reads.get(worker, reads)
+        self._reads[worker] = reads
+        self._reads_at.append((now, self._all_reads))
+        while now - self._reads_at[1][0] >= RATE_S:
+            self._reads_at.popleft()
+        if health is not None:
+            self._client(worker).health = health
+
+    def end(self, worker: str) -> None:
+        """A process has ended all that it had; its last status was earlier."""
+        self._in_flight.pop(worker, None)
+
+    def _client(self, worker: str) -> ClientLateness:
+        if worker not in self._clients:
+            self._clients[worker] = ClientLateness()
+        return self._clients[worker]
+
+    @property
+    def used(self) -> int:
+        """Requests in prefill."""
+        return sum(used for used, _, _ in self._in_flight.values())
+
+    @property
+    def waiting(self) -> int:
+        """At the gate."""
+        return sum(waiting for _, waiting, _ in self._in_flight.values())
+
+    @property
+    def decoding(self) -> int:
+        return sum(decoding for _, _, decoding in self._in_flight.values())
+
+    @property
+    def inside(self) -> int:
+        return self.used + self.waiting + self.decoding
+
+    @property
+    def done(self) -> int:
+        """Requests that succeeded or failed."""
+        return self.counts.total() - self.counts[CUT] - self.counts[CANCELLED]
+
+    @property
+    def failed(self) -> int:
+        return self.done - self.counts[OK]
+
+    def tokens_per_s(self) -> float:
+        """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for each whole second:
+        the console, the page and a scraper that ask in one second have the same."""
+        if (second := math.floor(self._clock())) != self._rate_of:
+            self._rate_of, self._rate = second, self._count_tokens_per_s()
+        return self._rate
+
+    def _count_tokens_per_s(self) -> float:
+        if not self._reads_at:
+            return 0.0
+        (since, before), now = self._reads_at[0], self._clock()
+        last_at = self._reads_at[-1][0]
+        if since < last_at and now - last_at < MAX_SILENCE_S:  # what was read since then is not known yet
+            now = last_at
+        per_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
+        return (self._all_reads - before) * per_read / max(now - since, 1e-9)
+
+    def client(self) -> ClientVerdict | None:
+        """The client verdict, were the run over now; None until ``SETTLED_S`` after the first request of the profiling phase
+        was over."""
+        if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
+            return None
+        found = [client.evidence(worker) for worker, client in self._clients.items() if client.requests]
+        if self.activity:  # of a probe p99 of TTFT is not judged at the end either
+            found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
+        return judge_client(found)

@@ -1,0 +1,353 @@
+"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what ends it.
+
+One greenlet goes through them (``_run``). A phase ends when all its requests are back (``Allocator.phase_over``); the other
+greenlets of a phase only close it: then nothing new starts in it.
+"""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+import msgspec
+
+from locust_llm.controller.schedule import DueArrival
+from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, label_phase
+from locust_llm.records.record import Record
+from locust_llm.records.report_result import UndecidedRule
+from locust_llm.records.run import ProcessHealth, Run, Stage, select_known_limits
+from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
+from locust_llm.slo.grammar import ABORT, Rule
+from locust_llm.text.format import capitalise_sentence, format_count
+from locust_llm.wire.messages import AskAgain, StageBegin, Status
+
+from .allocator import Allocator
+from .context import RunContext
+from .early_stop import EarlyStop
+from .gate_limit import GateLimit
+from .in_flight import RequestsInFlight
+from .shutdown import Shutdown
+from .stages import BlockRunner, StageRunner
+from .users import UserPool
+
+logger = logging.getLogger("locust_llm")
+
+LEAD_S: Final = 0.5
+"""From when its users are there to the start of a schedule: they make their first requests ready, and connect."""
+RULES_S: Final = 1.0
+"""Between two checks of the rules that may end the run."""
+LOOK_S: Final = 0.25
+"""Between two checks whether a stage has lasted long enough."""
+NEARLY_S: Final = 0.5
+"""A run that is stopped so soon before its end has come to it."""
+HEALTH_S: Final = 2.0
+"""Longest wait for the processes' health in a stage that is over."""
+
+
+class PhaseRunner:
+    def __init__(self, context: RunContext, users: UserPool, shutdown: Shutdown) -> None:
+        self._context, self._users, self._shutdown = context, users, shutdown
+        self._settings, self._store, self._time = context.settings, context.store, context.time
+        settings, stages = context.settings, context.settings.staged
+        self.sends = RequestsInFlight()
+        first_wave = 0 if settings.open_loop or stages else settings.users or 0
+        self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
+        """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
+        kind = BlockRunner if settings.compares else StageRunner
+        self.stages = None if stages is None else kind(settings, stages, context.folder, context.time.now)
+        """None: the run has no stages."""
+        self.asked = settings if self.stages is None else self.stages.settings
+        """The settings of this phase: in a sweep those of its stage."""
+        self.allocator = Allocator(context, users)
+        self.plan = self.allocator.plan
+        self.limit = GateLimit(context, self.plan)
+        self._running: gevent.Greenlet | None = None
+        self._jobs: list[gevent.Greenlet] = []
+        """Of this phase: the schedule, the clock."""
+        self._stage_limits = 0
+        """How many changes of the limit there had been before this stage."""
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._running = self._context.spawn(self._run)
+        if any(rule.kind == ABORT for rule in self.rules()):
+            self._context.spawn(self._watch_rules)
+
+    def _run(self) -> None:
+        """The greenlet of the phases, from the first to the last, unless the run ends before."""
+        while self.plan.phase != OVER and not self._shutdown.begun:
+            if self.plan.phase == BETWEEN and not self._next_stage():
+                break
+            phase = self.plan.phase
+            self._begin(phase)
+            self.allocator.phase_over.wait()
+            self._end(phase)
+        self._shutdown.begin()
+
+    def _begin(self, phase: str) -> None:
+        """The users of this phase, its limit, then its requests."""
+        if (users := self._users_of(phase)) is not None:
+            self._users.become(users)
+        known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
+        self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
+        dues = self.allocator.begin(phase, self.asked)
+        if dues is None:
+            self._begin_clock(phase)
+        else:
+            logger.info("Open loop: requests follow a schedule")
+            self._job(self._deal_out, dues, phase)
+        self._context.send(AskAgain(phase))
+
+    def _users_of(self, phase: str) -> int | None:
+        """How many there shall be; None: those that there are."""
+        s, stages = self.asked, self.stages
+        if phase == WARMUP:
+            return s.warmup_concurrency
+        if stages is not None:
+            return int(stages.value) if stages.asked.axis == CONCURRENCY else None
+        return (s.users or 1) if s.warmup_concurrency else None
+
+    def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
+        """Bound the phase, which begins in ``lead_s``, in time."""
+        s, stages = self._settings, self.stages
+        if stages is not None and label_phase(phase) == PROFILING:
+            stages.begin(self._time.now() + lead_s)
+            self._job(self._watch_stage, phase)
+            if s.lasts_s and stages.repeats:
+                self._job(self.allocator.close, phase, after_s=lead_s + s.lasts_s)
+            elif s.run_time_s and stages.number == 1:
+                self._context.spawn(self._time_is_up, after_s=s.run_time_s)
+        elif phase == PROFILING:
+            if lead_s:
+                self._store.profiling_at = self._time.now() + lead_s
+            if s.run_time_s:
+                until = "" if len(s.looks) == 1 else f", until every rule is decided but at most {s.longest_s:g} s"
+                logger.info(f"Profiling for {s.run_time_s:g} s{until}")
+                self._job(self._watch_time, after_s=lead_s)
+        elif s.warmup_duration:
+            self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
+
+    def _watch_time(self) -> None:
+        """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule is decided."""
+        time, looks = self._time, self._settings.looks
+        began = time.monotonic()
+        for number, at_s in enumerate(looks[:-1], 1):
+            time.sleep(max(0.0, began + at_s - time.monotonic()))
+            self._store.flush()
+            found = find_undecided_rules(self._store.folder, self.facts())
+            if found is not None and not found:
+                at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
+                self._store.add_note(f"Every rule was decided {at}.")
+                self._shutdown.begin()
+                return
+            why = "the records could not be looked at" if found is None else "; ".join(map(str, found))
+            logger.info(f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}")
+        time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
+        self._time_is_up()
+
+    def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
+        """The schedule of an open loop, from its first arrival to its last."""
+        self._users.wait()
+        self._begin_clock(phase, LEAD_S)
+        self.allocator.deal_out(dues, phase, LEAD_S, self._lasts_s(phase))
+
+    def _lasts_s(self, phase: str) -> float | None:
+        """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
+        s = self.asked
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.lasts_s
+
+    def _time_is_up(self) -> None:
+        if self._shutdown.begun:
+            return
+        if self.stages is not None:
+            self.stages.end = self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
+        logger.info(f"Time is up after {self._settings.longest_s:g} s")
+        self._shutdown.begin()
+
+    def _job(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> None:
+        self._jobs.append(self._context.spawn(run, *args, after_s=after_s))
+
+    def _end(self, phase: str) -> None:
+        """All its requests are back."""
+        self._kill_jobs()
+        if self.stages is not None and self.allocator.closed_at is not None:
+            self.stages.stop(self.allocator.closed_at)
+        if phase == WARMUP and not self._shutdown.begun:
+            logger.info("Warmup is over, profiling begins")
+            self._store.profiling_at = self._time.now()
+
+    def _kill_jobs(self) -> None:
+        """They are over when this returns: none acts in the next phase."""
+        self.limit.stop()
+        gevent.killall(self._jobs)
+        self._jobs.clear()
+
+    def stop(self) -> None:
+        """The run is ending: nothing new starts."""
+        if self._running is not None:
+            self._running.kill()
+        self._kill_jobs()
+        if self.stages is not None:
+            self.stages.end = self.stages.end or "the run was stopped"
+            self.stages.stop(self.allocator.closed_at or self._store.stopping_at or self._time.now())
+        self.allocator.count_due()
+
+    def progress_when_stopped(self) -> str:
+        """How far a run is that somebody stops before its end; empty where it is at its end, or has none."""
+        s, stages = self._settings, self.stages
+        if stages is not None:
+            where = str(stages) if stages.number else f"the first {'block' if s.compares else 'stage'}"
+            return f"in {where}"
+        elapsed_s = self._time.now() - self._store.profiling_at
+        if self.plan.phase == WARMUP:
+            return "in the warmup"
+        if s.request_count and not s.fixed_schedule:
+            done = self._store.live_stats.profiled
+            return f"after {done:,} of {format_count(s.request_count, 'request')}" if done < s.request_count else ""
+        if s.longest_s is not None:
+            return f"after {elapsed_s:.1f} of {s.longest_s:g} s" if elapsed_s < s.longest_s - NEARLY_S else ""
+        bounded = s.fixed_schedule or s.num_sessions
+        return f"after {elapsed_s:.1f} s, before its end" if bounded else ""
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _next_stage(self) -> bool:
+        """The stage before gets its reports, and nothing is sent meanwhile; then the next one. False: there is none."""
+        stages = self.stages
+        assert stages is not None
+        try:
+            if stages.number:
+                self.end_stage(report=True)
+            more = stages.next()
+        except OSError as error:
+            self._store.add_gap(f"{stages}: its files could not be written: {error}")
+            return False
+        if not more:
+            logger.info(f"The stages are over: {stages.end}")
+            self.plan.end()
+            return False
+        logger.info(capitalise_sentence(str(stages)))
+        self.asked = stages.settings
+        self.allocator.due, self._stage_limits = None, len(self._store.limits)
+        rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
+        self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
+        self.send_stage(stages.number)
+        self.plan.begin(stages.number, self.asked.request_count)
+        if stages.number == 1:
+            self._store.profiling_at = self._time.now()
+        return True
+
+    def send_stage(self, number: int, worker: str | None = None) -> None:
+        """The stage that is on; 0: none. To one process, or to all."""
+        stages = self.stages
+        assert stages is not None
+        tokens = stages.value if number and stages.asked.axis == INPUT else None
+        self._context.send(StageBegin(number, tokens), worker)
+
+    def _watch_stage(self, phase: str) -> None:
+        """The greenlet that closes a stage when it has lasted long enough."""
+        assert self.stages is not None
+        while True:
+            self._time.sleep(LOOK_S)
+            arrived, missing = self.allocator.arrived()
+            if self.stages.look(self._time.now(), self._store.live_stats.inside + missing, arrived):
+                self.allocator.close(phase)
+                return
+
+    def end_stage(self, *, report: bool) -> None:
+        """All of it is back: its records and what is known of it go into its folder."""
+        assert self.stages is not None
+        if not self.stages.open:
+            return
+        self.stages.health.clear()
+        self.send_stage(0)
+        until = self._time.monotonic() + HEALTH_S
+        while len(self.stages.health) < len(self._context.workers.active()) and self._time.monotonic() < until:
+            self._time.sleep(0.02)
+        self._store.flush()
+        self.stages.flush()
+        self.stages.close(self._facts_of, report=report)
+
+    def add_health(self, health: ProcessHealth) -> None:
+        """Of a process, in the stage that is over."""
+        if self.stages is not None:
+            self.stages.health.append(health)
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def facts(self) -> Run:
+        """The run as it is known now."""
+        stages = self.stages
+        return self._store.facts(
+            workers=tuple(self._context.workers.names),
+            proxy=self._context.survey.proxy,
+            offer=None if stages is not None else self.allocator.offer(),
+            stages=() if stages is None else tuple(stages.finished),
+            sweep_end="" if stages is None else stages.end,
+        )
+
+    def _facts_of(self, stage: Stage) -> Run:
+        """Of the stage that is over, as of a run of its own."""
+        assert self.stages is not None
+        limits = select_known_limits(self._store.limits[self._stage_limits :])
+        return self.stages.facts(stage, self.facts(), limits, self.allocator.offer(), self._users.missing)
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Of the run, those of its stages among them."""
+        return self._settings.rules.readable
+
+    def count(self, worker: str, at: float, status: Status) -> None:
+        """A process reports what it has sent (in_flight.py): the rules look at its records up to then."""
+        for record in self.sends.report(
+            worker,
+            at,
+            admitted=status.admitted,
+            over=status.over,
+            waiting=status.gate.waiting,
+            decoding=status.decoding,
+        ):
+            self._hold_rules_against(record)
+
+    def end_count(self, worker: str) -> None:
+        """A process has ended: nothing of it is under way."""
+        for record in self.sends.end(worker):
+            self._hold_rules_against(record)
+
+    def _hold_rules_against(self, record: Record) -> None:
+        if self.stages is None or record.stage == self.stages.number:
+            self.abort.add(record)
+
+    def _watch_rules(self) -> None:
+        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
+        while not self._shutdown.begun:
+            self._time.sleep(RULES_S)
+            if not (why := self.abort.broken()):
+                continue
+            self.abort = EarlyStop(())
+            if self.stages is None:
+                self._store.add_note(f"The run was ended early: {why}.")
+                self._shutdown.begin()
+            else:
+                self._store.add_note(f"{capitalise_sentence(str(self.stages))}, was ended early: {why}.")
+                self.allocator.close(self.plan.phase)
+
+
+def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
+    """The rules that are open by the records so far (--until-decided), judged in a process of its own, as pandas and all the
+    records would weigh on the load generator. None: nobody could tell."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm.report.inconclusive_rules", str(folder)],
+            input=msgspec.json.encode(run),
+            capture_output=True,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout, type=list[UndecidedRule])
+    except (OSError, subprocess.CalledProcessError, msgspec.DecodeError):
+        return None

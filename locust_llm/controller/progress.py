@@ -1,0 +1,180 @@
+"""The progress line, no wider than the terminal: a live one there, a plain one every few seconds elsewhere."""
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TextIO
+
+import gevent
+
+from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
+from locust_llm.slo.client_verdict import OK, ClientVerdict
+from locust_llm.text.format import format_duration
+
+from .controller import Controller
+from .live_stats import RATE_S, WINDOW_S
+
+EVERY_S: Final = 1.0
+"""Between two looks."""
+PLAIN_EVERY: Final = 5
+"""Looks between two lines where none can be written over."""
+SEPARATOR: Final = " | "
+WHERE: Final = 17
+"""Characters of a phase and its seconds, which the others stand behind."""
+CLEAR: Final = "\r\x1b[2K"
+"""Carriage return, then erase the line (ECMA-48, EL)."""
+
+
+class ProgressPart(NamedTuple):
+    """Of the line."""
+
+    rank: int
+    """Its importance: 0 stays longest where there is too little room."""
+    text: str
+    short: str = ""
+    """Where there is no room for all of it; empty: it has no shorter form."""
+
+
+def build_progress_parts(control: Controller, elapsed_s: float, client: ClientVerdict | None) -> list[ProgressPart]:
+    """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
+    stats, limit, generates = control.live_stats, control.limit, control.settings.generates
+    found = [
+        ProgressPart(0, format_phase_position(control, elapsed_s).ljust(WHERE)),
+        ProgressPart(1, format_request_counts(control)),
+    ]
+    waits = generates and (control.settings.open_loop or limit is not None)
+    name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
+    if first_ms := window.histogram().percentiles_ms(50, 99):
+        p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
+        found.append(
+            ProgressPart(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}")
+        )
+    if limit is None:
+        found.append(ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"))
+    else:
+        found.append(
+            ProgressPart(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
+        )
+    if generates:
+        rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
+        found += [ProgressPart(6, rate), ProgressPart(7, f"{stats.decoding:>3} decoding")]
+    broken, known = control.abort.standing()
+    if known:
+        within = "beyond" if broken else "within"
+        found.append(ProgressPart(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
+                          f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
+    if client is not None:
+        found.append(ProgressPart(9 if client.level == OK else 3, f"client {client.level}"))
+    return found
+
+
+def format_phase_position(control: Controller, elapsed_s: float) -> str:
+    """Which phase or stage, and how far it is."""
+    phase, s = control.plan.phase, control.settings
+    if control.draining:
+        return f"ending {elapsed_s:.0f} s"
+    if activity := control.live_stats.activity:
+        return activity
+    if phase == BETWEEN:
+        return phase
+    if control.stages is not None and phase != WARMUP:
+        return f"{control.stages}, {elapsed_s:.0f} s"
+    lasts_s = s.warmup_duration if phase == WARMUP else s.longest_s if phase == PROFILING else None
+    return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
+
+
+def format_request_counts(control: Controller) -> str:
+    """``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``; over all stages ``in all 36 ok, 56 failed``."""
+    stats, s = control.live_stats, control.settings
+    ok, failed = stats.done - stats.failed, f"{stats.failed} failed"
+    if control.stages is not None:
+        return f"in all {ok:>4} ok, {failed}"
+    if s.request_count is None:
+        return f"{ok:>4} ok, {failed}"
+    return f"{stats.done:>4}/{s.request_count + (s.warmup_request_count or 0)}: {ok} ok, {failed}"
+
+
+def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
+    """As many of the parts as there is room for: each by its rank, in its short form; then whole, where there is room."""
+    shown: dict[int, str] = {}
+    by_rank = sorted(range(len(found)), key=lambda i: found[i].rank)
+    for whole in (False, True):
+        for i in by_rank:
+            more = shown | {i: found[i].text if whole else found[i].short or found[i].text}
+            if not shown or len(_line(more)) <= columns:
+                shown = more
+    return _line(shown)[:columns]
+
+
+def _line(shown: Mapping[int, str]) -> str:
+    return SEPARATOR.join(shown[i] for i in sorted(shown))
+
+
+def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
+    """The greenlet: looks once a second, until it is killed."""
+    live = is_live_terminal(out)
+    with suppress(OSError):  # nobody reads it any more
+        _look(control, out, live)
+
+
+def _look(control: Controller, out: TextIO, live: bool) -> None:
+    phase, since, looks = "", time.monotonic(), 0
+    try:
+        while True:
+            gevent.sleep(EVERY_S)
+            looks += 1
+            now, before = time.monotonic(), phase
+            phase = f"{control.plan.phase}{control.draining}"
+            if before not in ("", phase):
+                since = now
+            if live or looks % PLAIN_EVERY == 0:
+                verdict = control.live_stats.shown_client = control.live_stats.client()
+                found = build_progress_parts(control, now - since, verdict)
+                line = fit_progress_line(
+                    found, terminal_width(out) - 1
+                )  # in the last column it would begin the next line
+                out.write(CLEAR + line if live else f"{line}\n")
+            out.flush()
+    finally:
+        if live:
+            out.write(CLEAR)
+            out.flush()
+
+
+def is_live_terminal(out: TextIO) -> bool:
+    """A line can be written over there."""
+    return out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width(out: TextIO) -> int:
+    try:
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+class LiveLineFilter(logging.Filter):
+    """Clears the live line before a log line, which would be glued to it. It comes back within a second.
+
+    Other processes of the same terminal (``--processes``) do so too: each writes its own log lines.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._out.write(CLEAR)
+        return True
+
+
+def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
+    """Log lines and the live line, on every console that these loggers write to."""
+    for handler in {handler for name in loggers for handler in logging.getLogger(name).handlers}:
+        apart = any(isinstance(known, LiveLineFilter) for known in handler.filters)
+        if isinstance(handler, logging.StreamHandler) and is_live_terminal(handler.stream) and not apart:
+            handler.addFilter(LiveLineFilter(handler.stream))

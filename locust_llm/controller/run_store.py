@@ -1,0 +1,419 @@
+"""The store of a run: its records on the disk, what is known of it beside them, and its reports."""
+
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from random import SystemRandom
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import gevent
+import msgspec
+
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.retry import describe_retries
+from locust_llm.exit_status import ExitStatus, RunOutcome
+from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
+from locust_llm.records.failures import FIRST, FirstRequests, SilenceDetector
+from locust_llm.records.journal import lock_file
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
+from locust_llm.records.report_result import ReportResult
+from locust_llm.records.run import LimitChange, ProcessHealth, Run, Stage, UserChange, select_known_limits
+from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
+from locust_llm.records.spans.trace_ids import make_run_trace
+from locust_llm.records.storage import RECORDS, RUN, make_run_folder, write_run
+from locust_llm.server.buffering import Buffering
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.metrics_poller import MetricsPoller
+from locust_llm.server.refusals import advise_on_error, has_key
+from locust_llm.server.spans.receiver import SpanReceiver
+from locust_llm.settings.settings import Settings
+from locust_llm.slo.rules import FAILS
+from locust_llm.text.console import terminal_width_variable
+from locust_llm.worker.targets import list_variants
+
+from .live_stats import LiveStats
+from .prometheus_metrics import RunTotals
+
+# -- the reporter ----------------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("locust_llm")
+
+TRIES: Final = 2
+"""Of the report process: one that was killed, for want of memory perhaps, may live the next time."""
+PATIENCE_S: Final = 600.0
+"""A report process that takes longer, with the time for its records, hangs."""
+BYTES_PER_S: Final = 500_000
+"""Of records, that much longer; it reads some 20 MB a second."""
+PROGRESS_S: Final = 15.0
+"""Between two log lines while reports are being made."""
+
+_working: subprocess.Popen[str] | None = None
+_given_up = False
+
+
+def log_note(note: str) -> None:
+    """At the level that it begins with, else as information."""
+    for level in ("ERROR", "WARNING"):
+        if note.startswith(f"{level}: "):
+            logger.log(logging.getLevelName(level), note.removeprefix(f"{level}: "))
+            return
+    logger.info(note)
+
+
+class ReportOutcome(NamedTuple):
+    """The answer of the report process."""
+
+    result: ReportResult | None
+    """None: there are no reports."""
+    missing: str = ""
+    """Why there are none, or that they are of an incomplete run; empty: nothing is missing."""
+
+
+def make_reports(folder: Path) -> ReportOutcome:
+    """In a process of its own: pandas and all the records would weigh on the load generator, and a reporter that dies must
+    not take a run with it. The loop goes on meanwhile."""
+    global _working, _given_up
+    _given_up, reason = False, ""
+    for _ in range(TRIES):
+        late: gevent.Greenlet | None = None
+        try:
+            _working = subprocess.Popen(
+                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+                env=os.environ | terminal_width_variable(),
+            )  # fmt: skip
+            late = gevent.spawn(_attend, _working, _patience_s(folder))
+            out, err = _working.communicate()
+            status = _working.returncode
+        except OSError as error:
+            reason = str(error)
+            continue
+        finally:
+            _working = None
+            if late is not None:
+                late.kill(block=False)
+        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE) and (result := _answer(out)) is not None:
+            return ReportOutcome(result, "the records are incomplete" if result.incomplete else "")
+        if _given_up or isinstance(late.value, str):
+            return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
+        reason = err.strip() or f"exit status {status}"
+        if status == ExitStatus.REFUSED:  # there are no records, or no folder: another time would find none either
+            break
+    return _unmade(folder, "The report failed", reason)
+
+
+def _answer(out: str) -> ReportResult | None:
+    """None: the report could not be made, and stderr says why."""
+    try:
+        return msgspec.json.decode(out, type=ReportResult)
+    except ValueError:
+        return None
+
+
+def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:
+    line = f"{what}; {locate_records(folder)}"
+    logger.error(f"{line}\n{reason}" if reason else line)
+    return ReportOutcome(None, line)
+
+
+def locate_records(folder: Path) -> str:
+    """Where the records of a run are that has no reports, or that they are nowhere."""
+    try:
+        size = (folder / RECORDS).stat().st_size
+    except OSError as error:
+        return f"and its records are not there: {folder / RECORDS}: {error.strerror}"
+    if not size:
+        return f"and there are no records: {folder / RECORDS} is empty"
+    return f"the records are safe: locust-llm report {shlex.quote(str(folder))}"
+
+
+def _patience_s(folder: Path) -> float:
+    try:
+        return PATIENCE_S + (folder / RECORDS).stat().st_size / BYTES_PER_S
+    except OSError:
+        return PATIENCE_S
+
+
+def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
+    """The greenlet that logs how long it takes, and ends it when that is too long; why then."""
+    began = time.monotonic()
+    while (taken := time.monotonic() - began) < patience_s:
+        gevent.sleep(min(PROGRESS_S, patience_s - taken))
+        if time.monotonic() - began < patience_s:
+            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C gives them up")
+    process.kill()
+    return f"The reports were given up after {patience_s:.0f} s"
+
+
+def give_up_reports() -> None:
+    """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a session of its own."""
+    global _given_up
+    if _working is not None:
+        _given_up = True
+        _working.kill()
+
+
+PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+"""Whose versions run.json has."""
+
+
+class RunStore:
+    """Made when the run begins: it has a folder of its own from then on. Raises OSError."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        survey: Discovery,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        words_seed: str = "",
+    ) -> None:
+        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds. ``words_seed``: see Run."""
+        self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
+        self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
+        self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
+        self.folder = make_run_folder(settings, survey.model)
+        self.live_stats, self.totals, self.buffering = LiveStats(monotonic), RunTotals(), Buffering()
+        self.started_at = now()
+        self.profiling_at = self.started_at
+        self.stopping_at: float | None = None
+        self.limits: list[LimitChange] = []
+        self.users: list[UserChange] = []
+        self.health: list[ProcessHealth] = []
+        self.stopped_early = ""
+        self.cut_at: float | None = None
+        """As in Run."""
+        self.turned_away = self.lost = 0
+        """Requests at the gate at the end; those without a record."""
+        self._notes = list(survey.notes)
+        self._missing: list[str] = []
+        """What the result lacks, a line each."""
+        self._fruitless = False
+        """No request succeeded: the headline says so, and why."""
+        self._retried = self._resent = 0
+        """Attempts that were refused and followed by another one."""
+        self._first, self._key = FirstRequests(), has_key(headers)
+        self._silence = SilenceDetector()
+        self._out_of_memory = ""
+        """The message of the first failure that is about memory."""
+        self.poller: MetricsPoller | None = None
+        """None: the server's metrics are not read."""
+        if settings.server_metrics:
+            self.poller = MetricsPoller(
+                settings.host, headers, self.folder, settings.metrics_url, replicas=settings.hosts,
+                verify=False if settings.insecure else find_trusted_certificates(), clock=now, add_note=self.add_note,
+                simulated=survey.simulated, whose=BASE if settings.candidate not in ("", settings.host) else SERVER,
+            )  # fmt: skip
+        self.result: ReportResult | None = None
+        """Of the report process; None: there are no reports yet, or they could not be made."""
+        self._file = BufferedFile(self.folder / RECORDS)
+        self._lock = lock_file(self.folder / RECORDS)
+
+    def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
+        """Read the server's metrics and take its spans from now on, in greenlets that ``spawn`` makes. Raises OSError."""
+        if self.spans is not None:
+            self.spans.start(spawn, self.folder, BufferedFile)
+        if self.poller is not None:
+            self.poller.start(spawn)
+
+    # -- records and notes ---------------------------------------------------------------------------------------------
+
+    def write(self, record: Record, *, gated: bool) -> bool:
+        """To the disk, before anything else. False: an attempt that is followed by another one."""
+        self._file.write(format_record_line(record))
+        self._resent += record.resent
+        if record.outcome == RETRIED:
+            self._retried += 1
+            return False
+        self.live_stats.add(record)
+        self.totals.add(record)
+        if all_failed := self._first.add(record):
+            self.add_note(f"WARNING: {self._why(all_failed)}")
+        if news := self._silence.add(record, self.profiling_at):
+            log_note(news)
+        if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
+            self._out_of_memory = record.error
+        if news := self.buffering.add(record):
+            log_note(news)
+        if self.settings.streaming and not record.streamed and record.outcome == OK:
+            self.add_note(
+                "WARNING: the server answered a streaming request with one JSON body: such answers have no time to first "
+                "token" + (", and their slots of the prefill gate are free only at their end" if gated else "")
+            )
+        return True
+
+    def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
+        """The first requests have failed: each kind with what to do about it."""
+        found = []
+        for first, count in failed:
+            todo = advise_on_error(first.status, first.error, self.settings, key=self._key)
+            found.append(f"{count} x {first.outcome}: {first.error}{f' ({todo})' if todo else ''}")
+        return f"each of the first {FIRST} requests failed: {'; '.join(found)}"
+
+    def add_note(self, note: str) -> None:
+        """Once a run, on the console and in the reports."""
+        if note not in self._notes:
+            self._notes.append(note)
+            log_note(note)
+
+    def add_gap(self, what: str) -> None:
+        """The result is incomplete: first on the console and in the reports, and the exit status is not 0."""
+        if what not in self._missing:
+            self._missing.append(what)
+            logger.error(what)
+
+    def since_start(self) -> str:
+        return f"{self._now() - self.started_at:.1f} s after the start"
+
+    def note_users(self, count: int) -> None:
+        """So many there are now, over all processes."""
+        if count != (self.users[-1].users if self.users else 0):
+            self.users.append(UserChange(self._now(), count))
+
+    def flush(self) -> None:
+        """Each second, and at the end. What the disk does not take stays in memory."""
+        if not self._file.flush():
+            self.add_note(
+                f"WARNING: records could not be written at once: {self._file.error}; they were kept in memory meanwhile"
+            )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def facts(self, *, stages: tuple[Stage, ...] = (), **more: object) -> Run:
+        """The run as it is known now; ``more``: what else is known of it."""
+        s = self.survey
+        known: dict[str, object] = {
+            "name": self.folder.name,
+            "settings": self.settings,
+            "started_at": self.started_at,
+            "profiling_at": self.profiling_at,
+            "stopping_at": self.stopping_at,
+            "ended_at": None if self.stopping_at is None else self._now(),
+            "simulated": s.simulated,
+            "model": s.models,
+            "server": s.server,
+            "server_flags": s.server_flags,
+            "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "commit": s.commit,
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "probes": s.probes,
+            "words_seed": self._words_seed,
+            "head_tokens": s.lengths.head,
+            "trace": self.trace,
+            "spans": None if self.spans is None else self.spans.counts,
+            "dataset_sessions": s.dataset_sessions,
+            "health": tuple(self.health),
+            "limits": select_known_limits(self.limits),
+            "users": tuple(self.users),
+            "arms": list_variants(self.settings, s),
+            "turned_away": self.turned_away,
+            "records_lost": self.lost,
+            "client_live": self.live_stats.shown_client or self.live_stats.client(),
+            "gaps": tuple(self._missing),
+            "stages": stages,
+            "stopped_early": self.stopped_early,
+            "cut_at": self.cut_at,
+            "notes": (
+                *self._notes,
+                *self.buffering.remarks(),
+                *describe_retries(self._retried, self._resent),
+                *self._servers_own(stages),
+            ),
+        }
+        return Run(**(known | more))  # type: ignore[arg-type]
+
+    def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
+        """What the server's metrics show of the time in which requests were sent to it, and its failures of its memory. Of
+        two servers those of the base are read, so its blocks count."""
+        limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
+        if self.poller is not None:
+            arm = BASE if self.poller.whose == BASE else ""
+            loaded = [(one.began_at, one.ended_at) for one in stages if not arm or one.arm == arm]
+            whole = self.profiling_at, self.stopping_at or self._now()
+            yield from self.poller.remarks(loaded or [whole], limit)
+        if self._out_of_memory:
+            yield advise_on_memory(self._out_of_memory, limit)
+
+    def check_complete(self) -> None:
+        """Once, when the last record is here: add what the result lacks."""
+        self.flush()
+        if self.poller is not None:
+            self.poller.read_last()
+        try:
+            if self._file.restore():
+                self.add_gap(
+                    f"the report folder {self.folder} was deleted during the run: the records were restored, "
+                    "other files in it are lost"
+                )
+        except OSError as error:
+            self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
+        counts = self.live_stats.counts
+        if not counts.total() and self.lost:
+            self._fruitless = True  # what was lost is reported as that
+        elif not counts.total():
+            self.add_gap("no request was sent: there is nothing to report")
+        elif not (counts[OK] or counts[CANCELLED]):
+            self._fruitless = True
+
+    def report(self, facts: Run, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
+        try:
+            write_run(self.folder, facts)
+        except OSError as error:
+            self.add_gap(f"{self.folder / RUN} cannot be written: {error.strerror}")
+        if self._file.waiting:
+            self.add_gap(explain_unwritten_lines(self._file))
+            return ""
+        self.result, missing = make_reports(self.folder)
+        if self.result is None:
+            return "".join(f"INCOMPLETE: {line}\n" for line in (*self._missing, missing))
+        if missing and not self._missing:
+            self._missing.append(missing)
+        return self.result.tables if verbose else self.result.text
+
+    def outcome(self) -> RunOutcome:
+        """What the report and the records say of the exit status."""
+        result = self.result or ReportResult()
+        return RunOutcome(
+            has_rules=bool(self.settings.rules.entries),
+            slo_status=result.slo_status,
+            probe=result.probe,
+            undecided_passes=self.settings.inconclusive != FAILS,
+            not_valid=bool(result.not_valid),
+            incomplete=self.incomplete,
+        )
+
+    @property
+    def incomplete(self) -> bool:
+        """Something is missing of the result, whatever the rules make of the rest."""
+        return bool(self._missing) or self._fruitless or self.lost > 0
+
+    def close(self) -> None:
+        if self.poller is not None:
+            self.poller.close()
+        if self.spans is not None:
+            self.spans.close()
+        self._file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove_if_empty(self) -> None:
+        """Of a run that did not begin."""
+        with suppress(OSError):
+            if not (self.folder / RECORDS).stat().st_size:
+                (self.folder / RECORDS).unlink()
+                (self.folder / RUN).unlink(missing_ok=True)
+                self.folder.rmdir()

@@ -1,0 +1,165 @@
+"""The timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice, repeat
+from random import Random
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from locust_llm.records.phase_plan import WARMUP, stage_of_phase
+from locust_llm.settings.ab import PAIR
+from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.settings import Settings
+from locust_llm.workload.access_log import parse_column_names
+from locust_llm.workload.arrivals import (
+    draw_arrivals,
+    draw_user_centric_arrivals,
+    limit_arrivals,
+    make_steady_rate,
+    replay_arrivals,
+)
+from locust_llm.workload.dataset import Dataset, Order
+from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
+from locust_llm.workload.prefix_reuse import BLOCK, PrefixReuse
+from locust_llm.workload.traces.start_point import cap_session_waits, parse_start_shares, start_session_at
+
+ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
+"""By the name of --dataset-sampling-strategy, which is AIPerf's."""
+
+
+class DueArrival(NamedTuple):
+    """One arrival."""
+
+    at_s: float
+    """Seconds after the start of the phase."""
+    slot: int | None = None
+    """The user-centric rate: which of the users, from 0."""
+    item: DatasetSession | None = None
+    """The fixed schedule: the session that begins then."""
+
+
+def schedule_phase(s: Settings, phase: str, items: Iterable[DatasetSession] = ()) -> Iterator[DueArrival] | None:
+    """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the order of their times.
+
+    A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as AIPerf's).
+    """
+    seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
+    if phase == WARMUP:
+        per_s = s.warmup_request_rate
+        rate = make_steady_rate(per_s) if per_s else parse_request_rate(s)
+        if rate is None:
+            return None
+        due = draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
+        return map(DueArrival, limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
+    count, duration_s = s.request_count, s.lasts_s
+    if s.fixed_schedule:
+        return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
+    if s.user_centric_rate:
+        pairs = draw_user_centric_arrivals(s.users or 1, s.user_centric_rate)
+        return (DueArrival(at_s, slot) for at_s, slot in limit_arrivals(pairs, count=count, duration_s=duration_s))
+    rate = parse_request_rate(s)
+    if rate is None:
+        return None
+    return map(
+        DueArrival,
+        limit_arrivals(
+            draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0),
+            count=count,
+            duration_s=duration_s,
+        ),
+    )
+
+
+def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
+    """What repeats in the prompts, in blocks of the server's cache; None: no share was asked for."""
+    if s.prefix_cache_hit_rate is None:
+        return None
+    block = (
+        s.cache_block_size or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0) or BLOCK
+    )
+    lengths = (
+        normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+        normal_length(s.output_tokens_mean, s.output_tokens_stddev),
+    )
+    sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(*lengths)
+    share = s.prefix_cache_hit_rate / 100
+    return PrefixReuse(sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set)
+
+
+def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
+    """The same with a warmup that sends each shared prefix once, before the requests of the warmup that was asked for."""
+    reuse = make_prefix_reuse(s, server_flags)
+    if reuse is None or not reuse.count:
+        return s
+    return replace(s, warmup_request_count=reuse.count + (s.warmup_request_count or 0))
+
+
+def list_phase_sessions(
+    s: Settings, phase: str, reuse: PrefixReuse | None = None
+) -> Iterator[DatasetSession | None] | None:
+    """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked for (None in place of a
+    synthetic one). None: users make up theirs, without end. Raises DatasetError, here and later."""
+    count = s.num_sessions if phase != WARMUP else None
+    if reuse is not None:
+        if phase == WARMUP:
+            return islice(chain(reuse.prime(), reuse.prompts()), s.warmup_request_count)
+        return islice(reuse.prompts(), count)
+    if not s.input_file:
+        return None if count is None else repeat(None, count)
+    block = s.block(stage_of_phase(phase))  # each pair begins elsewhere in the file
+    order = ORDERS[s.dataset_sampling_strategy]
+    bounded = s.num_sessions or s.request_count or s.lasts_s or phase == WARMUP
+    dataset = Dataset(
+        s.input_file,
+        kind=s.custom_dataset_type,
+        columns=parse_column_names(s.dataset_columns) if s.dataset_columns else None,
+        order="shuffled" if block is not None and order == "sequential" else order,
+        seed=(s.random_seed or 0) + (0 if block is None else block.pair),
+        wrap=bool(bounded) and not s.fixed_schedule,
+        timed=s.fixed_schedule,
+        skip_broken=s.skip_broken_rows,
+    )
+    return islice(_changed(s, phase, dataset), count)
+
+
+def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterator[DatasetSession]:
+    """Sessions with their waits bounded, and from their middle on."""
+    random = Random(None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories")
+    for item in items:
+        if s.trajectory_start is not None:
+            item = start_session_at(item, random.uniform(*parse_start_shares(s.trajectory_start)))
+        yield item if s.idle_cap is None else cap_session_waits(item, s.idle_cap)
+
+
+def _same(s: Settings, phase: str) -> str:
+    """What phases share that have the same arrivals: the blocks of a pair."""
+    block = s.block(stage_of_phase(phase))
+    return phase if block is None else f"{PAIR} {block.pair}"
+
+
+def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArrival]:
+    latest: list[DatasetSession] = []
+
+    def times_s() -> Iterator[float | None]:
+        for item in items:
+            latest[:] = [item]
+            yield item.turns[0].at_s
+
+    start_s, end_s = (
+        None if ms is None else ms / 1000 for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
+    )
+    auto = s.fixed_schedule_auto_offset and start_s is None
+    for at_s, _ in replay_arrivals(times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup):
+        yield DueArrival(at_s, None, latest[0])
+
+
+def _bounded(due: Iterator[DueArrival], *, count: int | None, duration_s: float | None) -> Iterator[DueArrival]:
+    """``count``: of requests; a session that has begun is sent to its end."""
+    requests = 0
+    for one in due:
+        if (count is not None and requests >= count) or (duration_s is not None and one.at_s >= duration_s):
+            return
+        requests += 1 if one.item is None else len(one.item.turns)
+        yield one

@@ -1,0 +1,289 @@
+"""Takes a run through its stages: each has a folder of its own, and its reports as soon as it is over; or through blocks."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.files.buffered_file import BufferedFile
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.phase_plan import WARMUP
+from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.records.report_result import ReportResult
+from locust_llm.records.run import LimitChange, OpenLoopSchedule, ProcessHealth, Run, Stage
+from locust_llm.records.storage import RECORDS, write_run
+from locust_llm.settings.ab import PAIR, TrialBlock
+from locust_llm.settings.settings import Settings, make_stage_settings
+from locust_llm.settings.sweep import (
+    COUNT,
+    ENDED,
+    REPEAT,
+    STOPPED,
+    TIME_UP,
+    FinishedStage,
+    RunningStage,
+    Sweep,
+    choose_next_stage,
+    parse_duration_range,
+)
+from locust_llm.slo.intervals import count_needed_values
+from locust_llm.text.format import capitalise_sentence
+
+from .run_store import make_reports
+
+logger = logging.getLogger("locust_llm")
+
+MIN_REQUESTS: Final = 100
+"""Successful requests of a stage, where no rule needs more: the p99 of fewer is marked."""
+MEASURED_SHARE: Final = 0.75
+"""Of a stage's share of the time; the rest is for its first and its last wave."""
+
+
+class StageRunner:
+    """``number`` is that of the stage that is on, or was last; 0 before the first."""
+
+    def __init__(self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: Unix seconds."""
+        self.asked, self._clock = asked, clock
+        self.number = 0
+        self.value = asked.values[0]
+        self.settings = make_stage_settings(settings, asked.axis, self.value)
+        """Of this stage; before the first one those of the first."""
+        self.finished: list[Stage] = []
+        self.end = ""
+        """Why there are no more."""
+        self.health: list[ProcessHealth] = []
+        """Of the processes, in the stage that is over."""
+        self.due: tuple[int, int] = (0, 0)
+        """Arrivals that had been due when the measured part began, and when it ended."""
+        self._whole, self._folder = settings, folder
+        self._done: list[FinishedStage] = []
+        self._stretch: RunningStage | None = None
+        self._began_at = 0.0
+        self._ended_at: float | None = None
+        self._file: BufferedFile | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Of this stage."""
+        return self._folder / "stages" / str(self.number)
+
+    @property
+    def repeats(self) -> bool:
+        """Each lasts as long as its settings say, and is not looked at meanwhile."""
+        return self.asked.axis in (REPEAT, PAIR)
+
+    def __str__(self) -> str:
+        """``stage 3 of 8, concurrency 4``"""
+        which = f"{self.number} of {len(self.asked.values)}"
+        if self.repeats:
+            return f"repeat {which}"
+        if self.number > len(self.asked.values):
+            which = str(self.number)
+        return f"stage {which}, {self.asked.axis} {self.value:g}"
+
+    def next(self) -> bool:
+        """The next stage is to be; False: there is none."""
+        step = choose_next_stage(self.asked, self._done, find_max=self._whole.find_max)
+        if isinstance(step, str):
+            self.end = step
+            return False
+        self.number, self.value = self.number + 1, step
+        self.settings = make_stage_settings(self._whole, self.asked.axis, step)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / RECORDS).unlink(missing_ok=True)
+        self._file = BufferedFile(self.folder / RECORDS)
+        return True
+
+    def begin(self, now: float) -> None:
+        """From here on its requests are sent (Unix seconds)."""
+        self._began_at, self._ended_at, self.due = now, None, (0, 0)
+        at_least_s, at_most_s = parse_duration_range(self._whole.stage_duration)
+        users = None if self.settings.open_loop else self.settings.users
+        requests = self._whole.stage_requests or count_requests_needed(self._whole)
+        requests = max(requests, (self._whole.stage_requests_per_user or 0) * (users or 0))
+        if not self.repeats:
+            at_most_s = max(at_least_s, min(at_most_s, self._share_s(now)))
+            self._stretch = RunningStage(
+                now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests,
+                waves=self._whole.stage_warmup_per_user,
+            )  # fmt: skip
+
+    def _share_s(self, now: float) -> float:
+        """How long this stage may be measured where ``-t`` bounds the sweep, so that one which nothing decides leaves time
+        for those that were asked for."""
+        if self._whole.run_time_s is None:
+            return math.inf
+        began_at = self.finished[0].began_at if self.finished else now
+        left = max(1, len(self.asked.values) - self.number + 1)
+        return MEASURED_SHARE * (began_at + self._whole.run_time_s - now) / left
+
+    def add_record(self, record: Record) -> Record:
+        """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""
+        if self._stretch is not None and record.outcome != RETRIED:
+            offset_s = record.clock_offset_s
+            measured = self._stretch.ended(
+                record.due_at + offset_s,
+                None if record.sent_at is None else record.sent_at + offset_s,
+                record.closed_at + offset_s,
+                ok=record.outcome == OK,
+            )
+            if not measured:
+                record = msgspec.structs.replace(record, phase=WARMUP)
+        assert self._file is not None
+        self._file.write(format_record_line(record))
+        return record
+
+    def look(self, now: float, inside: int, due: int) -> bool:
+        """``inside``: requests that are due and not over; ``due``: arrivals so far. True: the stage is over."""
+        stretch = self._stretch
+        if stretch is None:
+            return False
+        over = stretch.look(now, inside)
+        if stretch.measured_at == now:
+            self.due = due, due
+        if stretch.ended_at == now:
+            self.due = self.due[0], due
+        return over
+
+    def stop(self, now: float) -> None:
+        """Nothing new is sent in it, for whatever reason."""
+        if self._ended_at is None:
+            self._ended_at = now
+
+    def stage(self) -> Stage:
+        """This one, when it is over."""
+        stretch, now = self._stretch, self._ended_at or self._clock()
+        if stretch is None:  # a repeat counts from its first request to its last
+            measured_at: float | None = self._began_at
+            ended_at, residual = now, None
+            why = COUNT if self.settings.request_count or self.settings.num_sessions else TIME_UP
+        else:
+            measured_at, ended_at, residual = stretch.measured_at, stretch.ended_at or now, stretch.residual
+            why = stretch.why or STOPPED
+        return Stage(
+            number=self.number,
+            value=self.value,
+            began_at=self._began_at,
+            measured_at=measured_at,
+            warmup=0 if stretch is None else stretch.warmup,
+            ended_at=ended_at,
+            residual=residual,
+            why=why,
+        )
+
+    def facts(
+        self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: OpenLoopSchedule | None, missing: int
+    ) -> Run:
+        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``, ``offer``: of this stage;
+        ``missing``: its arrivals that find no user."""
+        measured_at = stage.measured_at or stage.ended_at
+        if offer is not None and not self.repeats:
+            due = self.due[1] - self.due[0]
+            offer = msgspec.structs.replace(
+                offer, due=due, never_started=min(missing, due), duration_s=stage.ended_at - measured_at
+            )
+        return msgspec.structs.replace(
+            run,
+            name=f"{self._folder.name}, {self}",
+            settings=self.settings,
+            started_at=stage.began_at,
+            profiling_at=measured_at,
+            stopping_at=stage.ended_at,
+            ended_at=self._clock(),
+            stage=stage,
+            stages=(),
+            health=tuple(self.health),
+            limits=limits,
+            offer=offer,
+            client_live=None,
+        )
+
+    @property
+    def open(self) -> bool:
+        """One has begun and is not closed."""
+        return self._file is not None and not self._file.closed
+
+    def flush(self) -> None:
+        if self._file is not None and self.open:
+            self._file.flush()
+
+    def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
+        """This stage is over; ``report``: make its reports, else whoever reports on the run does."""
+        if self._file is None or not self.open:
+            return
+        self._file.close()
+        stage = self.stage()
+        self.finished.append(stage)
+        write_run(self.folder, facts(stage))
+        if not report:
+            return
+        result = make_reports(self.folder).result or ReportResult()
+        client = None if result.client is None else result.client.level
+        self._done.append(FinishedStage(self.value, result.slo_status, result.throughput, client))
+        logger.info(f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})")
+
+
+class BlockRunner(StageRunner):
+    """Its stages are blocks. Between two of them all that is in flight comes back, and what is due in the washout at the
+    begin of one is not counted: so no arm sees the queue of the other. There are no folders and reports of blocks."""
+
+    @property
+    def block(self) -> TrialBlock:
+        """That is on, or was last."""
+        return self._whole.blocks[max(self.number, 1) - 1]
+
+    def __str__(self) -> str:
+        """``block 5 of 26: candidate, pair 2 of 12``"""
+        block, whole = self.block, self._whole
+        pair = f"pair {block.pair} of {whole.pairs}" if block.pair else "not counted"
+        return f"block {self.number} of {len(whole.blocks)}: {block.arm}, {pair}"
+
+    def next(self) -> bool:
+        if self.number == len(self._whole.blocks):
+            self.end = "all pairs are done"
+            return False
+        self.number += 1
+        self.value = float(self.number)
+        self.settings = make_stage_settings(self._whole, self.asked.axis, self.value)
+        return True
+
+    @property
+    def open(self) -> bool:
+        return len(self.finished) < self.number
+
+    def begin(self, now: float) -> None:
+        self._began_at, self._ended_at = now, None
+
+    def add_record(self, record: Record) -> Record:
+        counts = self.block.pair and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
+        return record if counts else msgspec.structs.replace(record, phase=WARMUP)
+
+    def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
+        """``report``: the block came to its end; else the run ended before it."""
+        if not self.open:
+            return
+        whole, pair, began_at = self._whole, self.block.pair, self._began_at
+        ended_at = began_at + whole.block_duration
+        self.finished.append(
+            Stage(
+                number=self.number,
+                value=self.value,
+                began_at=began_at,
+                measured_at=began_at + whole.washout_s if pair else None,
+                ended_at=ended_at if report else self._ended_at or time.time(),
+                why=TIME_UP if report else STOPPED,
+                arm=self.block.arm,
+                pair=pair,
+            )
+        )
+
+
+def count_requests_needed(s: Settings) -> int:
+    """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
+    percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
+    return max([MIN_REQUESTS, *map(count_needed_values, percentiles)])

@@ -1,0 +1,209 @@
+"""The prefill gate: how many requests may be waiting for their first token; first in, first out.
+
+The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those beyond the gate's share are held back:
+``ceiling - share`` of them, fewer as the share rises. In front of it is our own queue, because a bare semaphore lets a
+newcomer of the same loop turn overtake those who wait. Lowering the share is a debt: slots that come back pay it before
+any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
+
+The limit is over all processes, and each has a gate with a share of it, as long as the control of the run answers
+(gate/shares.py). One process alone has all of it.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from gevent.event import Event
+from gevent.lock import BoundedSemaphore
+
+CEILING: Final = 1 << 16
+"""Permits of the semaphore; no share is above it."""
+
+
+class GateClosed(Exception):
+    """The run is ending: nothing new is admitted."""
+
+
+class Slot:
+    """The right to be in prefill. ``release`` may be called by whoever comes first; only the first call counts."""
+
+    __slots__ = ("_gate", "limit")
+
+    def __init__(self, gate: "Gate | None", limit: int | None) -> None:
+        self._gate = gate
+        self.limit = limit
+        """Over all processes, when it was taken."""
+
+    def release(self) -> bool:
+        """Give the slot back; False if it already was. Never blocks: it is called from the event loop itself."""
+        gate, self._gate = self._gate, None
+        if gate is None:
+            return False
+        gate._give_back()
+        return True
+
+
+class _Waiter:
+    __slots__ = ("asked_at", "slot", "turn")
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.turn = Event()
+        self.slot: Slot | None = None
+
+
+class Gate:
+    """Shared by the users of a process. ``limit`` None: no gate, everything is admitted at once."""
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        lapses_at: float = math.inf,
+        on_change: Callable[[], object] | None = None,
+        on_enter: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_change`` is called in the event loop when somebody came, was admitted or is through: it must not block;
+        ``on_enter`` by whoever was admitted, just before it goes on."""
+        self.limit: int | None = None
+        """Over all processes: what records say."""
+        self.share: int | None = None
+        """Slots of this process; None: no gate."""
+        self.used = 0
+        self.admitted = 0
+        """So far."""
+        self.lapses_at = lapses_at
+        """Lease expiry (seconds of the clock). Past it nothing is admitted until the lease is renewed and the share set."""
+        self._on_change, self._on_enter = on_change, on_enter
+        self._clock = clock
+        self._held_back = 0
+        self._semaphore = BoundedSemaphore(CEILING)
+        self._queue: deque[_Waiter] = deque()
+        self._closed = False
+        self.set_limit(limit)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def crowded(self) -> bool:
+        """More wait than there are slots: who comes next is behind all that could be admitted at once."""
+        return self.share is not None and len(self._queue) > self.share
+
+    @property
+    def waited_s(self) -> float:
+        """For how long the first in the queue has waited; 0 without any."""
+        return self._clock() - self._queue[0].asked_at if self._queue else 0.0
+
+    @property
+    def lapsed(self) -> bool:
+        return self._clock() >= self.lapses_at
+
+    def enter(self, timeout: float | None = None) -> Slot:
+        """Wait for a slot, in order of arrival. Raises GateClosed. A greenlet killed here leaves nothing behind."""
+        if self._closed:
+            raise GateClosed
+        self._lapse()
+        if not self._queue and self._semaphore.acquire(blocking=False):
+            self.used += 1
+            return self._entered(Slot(self, self.limit))
+        waiter = _Waiter(self._clock())
+        self._queue.append(waiter)
+        self._changed()
+        while True:
+            slot = self._wait(waiter, timeout)
+            if not self.lapsed:
+                return self._entered(slot)
+            waiter.turn.clear()  # this process slept between the hand-over and its turn
+            waiter.slot = None
+            if not self._closed:
+                self._queue.appendleft(waiter)
+            slot.release()
+
+    def _wait(self, waiter: _Waiter, timeout: float | None) -> Slot:
+        try:
+            if not self._closed:
+                waiter.turn.wait(timeout)
+        except BaseException:
+            if waiter.slot is not None:  # killed between the hand-over and its turn
+                waiter.slot.release()
+            else:
+                self._leave(waiter)
+            raise
+        if waiter.slot is None:
+            self._leave(waiter)
+            raise GateClosed
+        return waiter.slot
+
+    def _entered(self, slot: Slot) -> Slot:
+        self.admitted += 1
+        self._changed()
+        if self._on_enter is not None:
+            self._on_enter()
+        return slot
+
+    def set_limit(self, limit: int | None) -> None:
+        """Of one process alone: the share is all of it."""
+        self.limit = limit
+        self.set_share(limit)
+
+    def set_share(self, share: int | None) -> None:
+        """From now on ``share`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
+        if share is not None and not 0 <= share <= CEILING:
+            raise ValueError(f"a share from 0 to {CEILING}, not {share}")
+        self.share = share
+        self._settle()
+
+    def close(self) -> None:
+        """Turn away those who wait and all who come; what was admitted goes on."""
+        self._closed = True
+        while self._queue:
+            self._queue.popleft().turn.set()
+
+    def _settle(self) -> None:
+        """Hold back what is beyond the share, as far as it is free; then admit as many as may be."""
+        target = 0 if self.share is None else CEILING - self.share
+        while self._held_back < target and self._semaphore.acquire(blocking=False):
+            self._held_back += 1
+        while self._held_back > target:
+            self._held_back -= 1
+            self._semaphore.release()
+        while self._queue and self._semaphore.acquire(blocking=False):
+            self.used += 1
+            self._admit()
+
+    def _admit(self) -> None:
+        """The permit is taken; the oldest waiter becomes its owner."""
+        waiter = self._queue.popleft()
+        waiter.slot = Slot(self, self.limit)
+        waiter.turn.set()
+
+    def _give_back(self) -> None:
+        """A slot comes back: first to the debt, then to the oldest waiter, else to the semaphore."""
+        self._lapse()
+        if self.share is not None and self._held_back < CEILING - self.share:
+            self._held_back += 1
+            self.used -= 1
+        elif self._queue:
+            self._admit()  # handed over: used stays, and nobody can slip in between
+        else:
+            self.used -= 1
+            self._semaphore.release()
+        self._changed()
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self._queue:
+            self._queue.remove(waiter)
+            self._changed()
+
+    def _lapse(self) -> None:
+        if self.share != 0 and self.lapsed:
+            self.set_share(0)
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change()

@@ -1,0 +1,320 @@
+"""The limit on concurrent prefills, divided into a share for each process, so that it holds over all of them at any moment.
+
+A share is an absolute number of requests in prefill, with a serial number. It falls at once; it rises only into what other
+processes are known to have released: shrink, acknowledge, grow. Shares follow the demand: requests in prefill or at the
+gate. Processes whose part of the limit is below one take turns: one has a share of 1 for so many admissions, then releases
+it by itself.
+
+A process may use its share only for ``LEASE_S`` after a status of its own that the control has answered, by its own clock.
+The control gives the share of a silent process to others later than that. So neither needs to know the clock of the other,
+nor how long messages take (Gray and Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache
+consistency, SOSP 1989).
+
+No clock and no messages of its own: the caller passes both.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, floor, inf
+from typing import Final, NamedTuple
+
+from gevent.event import Event
+
+from locust_llm.gate.gate import Gate
+
+from .messages import GateStatus, Share
+
+LEASE_S: Final = 3.0
+"""A process whose status has not been answered for so long admits nobody."""
+SILENT_S: Final = 4.0
+"""The share of a process that has sent no status for so long goes to the others. Above LEASE_S: clocks differ in their rate,
+and between an admission and its send lies a moment."""
+ADMISSIONS_PER_ROUND: Final = 8
+"""Admissions of each process, on average, until all that take turns have had one."""
+MAX_DEFICIT_S: Final = 0.5
+"""Share seconds that a process has had too few or too many, by rounding, before two change places."""
+UNLIMITED: Final = 1 << 30
+"""Reserved for a process without a gate."""
+
+
+class _Process:
+    """What is known of one process."""
+
+    def __init__(self, share: int | None, now: float) -> None:
+        self.share = share
+        self.turns: int | None = None
+        self.number = 0
+        self.reserved = 0
+        """Requests that it may have in prefill, by its last report."""
+        self.used = self.waiting = 0
+        self.since = inf
+        """When the first request at its gate arrived."""
+        self.seen_at = now
+        self.silent = False
+        self.fraction: float | None = None
+        """Fractional share of a scarce limit, in proportion to demand; the integer share is within one of it."""
+        self.deficit = 0.0
+        """Share seconds that it had too few."""
+
+    @property
+    def demand(self) -> int:
+        return self.used + self.waiting
+
+    @property
+    def target(self) -> int:
+        """Its share, or one more or less where the rounding was against it, or for it, for too long."""
+        return (self.share or 0) + (self.deficit > MAX_DEFICIT_S) - (self.deficit < -MAX_DEFICIT_S)
+
+
+def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> list[int]:
+    """Whole numbers that sum to ``limit``, as the ``ideals`` do, each less than one from its ideal; where two would do, the
+    one that is nearer to the share that there is."""
+    ideals = [round(ideal, 9) for ideal in ideals]
+    parts = [min(max(share, floor(ideal)), ceil(ideal)) for ideal, share in zip(ideals, shares, strict=True)]
+    while (over := sum(parts) - limit) != 0:
+        step = 1 if over > 0 else -1
+        place = max(range(len(parts)), key=lambda at: step * (parts[at] - ideals[at]))
+        parts[place] -= step
+    return parts
+
+
+class GateShares:
+    """``send(worker, share)`` sends a message. ``limit``: over all processes; None: no gate."""
+
+    def __init__(self, send: Callable[[str, Share], object], *, gated: bool) -> None:
+        """``gated``: in some phase of the run there is a limit, so until it is known nothing is admitted."""
+        self.limit: int | None = None
+        self.prefill_s = 0.0
+        """The longest prefill seen so far: so long a request may still be in prefill whose process is silent."""
+        self._send, self._known = send, not gated
+        self._updated_at: float | None = None
+        self._processes: dict[str, _Process] = {}
+
+    def set_limit(self, limit: int | None) -> None:
+        """From now on."""
+        self.limit, self._known = limit, True
+        self._share_out(anew=True)
+
+    def join(self, worker: str, now: float) -> None:
+        """A process is there, and has its orders."""
+        if worker not in self._processes:
+            self._processes[worker] = _Process(None if self._known and self.limit is None else 0, now)
+        self._send(worker, self.share(worker))
+        self._share_out(anew=True)
+
+    def leave(self, worker: str) -> None:
+        """A process is gone for certain, and its connections with it: it uses nothing any more."""
+        if self._processes.pop(worker, None) is not None:
+            self._share_out(anew=True)
+
+    def update(self, worker: str, status: GateStatus, now: float) -> None:
+        """A process reports."""
+        part = self._processes.get(worker)
+        if part is None:
+            return
+        part.seen_at, part.used, part.waiting = now, status.used, status.waiting
+        part.since = now - status.waited_s if status.waiting else inf
+        joins, part.silent = part.silent, False
+        if status.number == part.number:  # else a share is on its way to it, or lost
+            if status.exhausted and part.turns is not None:
+                part.share, part.turns = 0, None
+            part.reserved = UNLIMITED if part.share is None else max(part.share, status.used)
+        self._share_out(anew=joins)
+
+    def excuse(self, held_s: float) -> None:
+        """For so long the control has heard nobody, as it was stopped itself."""
+        for part in self._processes.values():
+            part.seen_at += held_s
+
+    def expire(self, now: float) -> list[str]:
+        """Time has passed: shares of silent processes go to the others, as soon as they cannot be in use any more. Returns
+        those that have just become silent."""
+        patience_s = max(SILENT_S, LEASE_S + self.prefill_s)
+        passed_s = 0.0 if self._updated_at is None else now - self._updated_at
+        self._updated_at = now
+        silent = []
+        for worker, part in self._processes.items():
+            part.deficit += 0.0 if part.fraction is None else (part.fraction - (part.share or 0)) * passed_s
+            part.deficit = 0.0 if part.fraction is None else min(max(part.deficit, -1.0), 1.0)
+            if not part.silent and now - part.seen_at > patience_s:
+                silent.append(worker)
+                part.silent = True
+                part.used = part.waiting = part.reserved = 0
+                if self.limit is not None:
+                    part.share, part.turns, part.number = 0, None, part.number + 1
+        self._share_out()
+        return silent
+
+    def share(self, worker: str) -> Share:
+        """Of this process, as a message."""
+        part = self._processes[worker]
+        if part.share is None:
+            return Share(None, part.number)
+        return Share(part.share, part.number, part.turns, self.limit, self._wanted)
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """By process: requests that it may have in prefill."""
+        return {worker: part.reserved for worker, part in self._processes.items()}
+
+    @property
+    def _wanted(self) -> bool:
+        return self.limit is not None and sum(part.demand for part in self._processes.values()) > self.limit
+
+    def _share_out(self, *, anew: bool = False) -> None:
+        """``anew``: also where everybody has what it needs."""
+        parts = {worker: part for worker, part in self._processes.items() if not part.silent}
+        if self.limit is None:
+            for worker, part in parts.items():
+                if self._known and part.share is not None:
+                    self._give(worker, part, None, None)
+            return
+        targets = self._targets(self.limit, parts, anew)
+        for worker, (share, turns) in targets.items():
+            part = parts[worker]
+            turned = (turns is None) != (part.turns is None)
+            if part.share is None or share < part.share or (share == part.share > 0 and turned):
+                self._give(worker, part, share, turns)
+        free = self.limit - sum(part.reserved for part in self._processes.values())
+        for worker in sorted(targets, key=lambda worker: parts[worker].since):
+            part, (target, turns) = parts[worker], targets[worker]
+            share = min(target, part.reserved + free)  # whatever the others still use
+            if part.share is not None and share > part.share:
+                free -= max(0, share - part.reserved)
+                self._give(worker, part, share, turns)
+
+    def _give(self, worker: str, part: _Process, share: int | None, turns: int | None) -> None:
+        part.share, part.turns = share, turns
+        part.reserved = UNLIMITED if share is None else max(part.reserved, share)
+        part.number += 1
+        self._send(worker, self.share(worker))
+
+    def _targets(self, limit: int, parts: Mapping[str, _Process], anew: bool) -> dict[str, tuple[int, int | None]]:
+        """(share, turns) for each process."""
+        total = sum(part.demand for part in parts.values())
+        for part in parts.values():
+            part.fraction = None
+        if total > limit:
+            return self._scarce(limit, total, parts)
+        shares = [part.share or 0 for part in parts.values()]
+        enough = all(share >= part.demand for share, part in zip(shares, parts.values(), strict=True))
+        if parts and (anew or not enough or sum(shares) != limit):
+            spare = (limit - total) / len(parts)
+            shares = apportion(limit, [part.demand + spare for part in parts.values()], shares)
+        return {worker: (share, None) for worker, share in zip(parts, shares, strict=True)}
+
+    def _scarce(self, limit: int, total: int, parts: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
+        """By demand. Those whose fraction is below one take turns on what they have together."""
+        targets: dict[str, tuple[int, int | None]] = dict.fromkeys(parts, (0, None))
+        small = {worker: part for worker, part in parts.items() if 0 < part.demand * limit < total}
+        large = {worker: part for worker, part in parts.items() if part.demand * limit >= total}
+        pool = round(limit * sum(part.demand for part in small.values()) / total)
+        pool = min(max(1, pool), limit - len(large)) if small else 0
+        if large:
+            rest, demand = limit - pool - len(large), sum(part.demand for part in large.values())
+            over = demand - len(large)
+            for part in large.values():
+                part.fraction = 1 + rest * (part.demand - 1) / over if over else 1.0
+            ideals = [part.fraction or 0.0 for part in large.values()]
+            shares = apportion(limit - pool, ideals, [part.target for part in large.values()])
+            targets |= {worker: (share, None) for worker, share in zip(large, shares, strict=True)}
+        targets |= self._turns(pool, small)
+        return targets
+
+    def _turns(self, pool: int, small: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
+        """Whose turn it is: those that have a share, then those at whose gates a request has waited longest."""
+        if len(small) <= pool:
+            return dict.fromkeys(small, (1, None))
+        holders = [worker for worker, part in small.items() if part.share][:pool]
+        others = sorted((worker for worker in small if worker not in holders), key=lambda worker: small[worker].since)
+        next_ones = [worker for worker in others if small[worker].waiting][: pool - len(holders)]
+        waiting = sum(part.waiting for part in small.values())
+        turns = {
+            worker: max(1, min(part.waiting, round(ADMISSIONS_PER_ROUND * len(small) * part.waiting / max(1, waiting))))
+            for worker, part in small.items()
+        }
+        return {worker: (1, turns[worker]) for worker in (*holders, *next_ones)}
+
+
+# -- the lease -------------------------------------------------------------------------------------------------------
+
+
+class _State(NamedTuple):
+    """Sent to the control at once when it changes in favour of other processes."""
+
+    reserved: int
+    """Requests in prefill, or that may be without asking."""
+    free: int
+    """Of them, those that nobody here needs while others wait."""
+    hungry: bool
+
+
+class GateLease:
+    """The gate of one process for one run, and how long its share is good. ``urgent`` is set when the control should have a
+    status at once; setting it must not block."""
+
+    def __init__(
+        self,
+        urgent: Event,
+        *,
+        shared: bool = True,
+        on_enter: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``shared``: with other processes, so nothing is admitted without a lease; ``on_enter``: see Gate."""
+        self.gate = (
+            Gate(0, lapses_at=-inf, on_change=self.changed, on_enter=on_enter, clock=clock)
+            if shared
+            else Gate(0, on_enter=on_enter, clock=clock)
+        )
+        self.number = -1
+        """Of the last share that came."""
+        self._urgent = urgent
+        self._share: int | None = 0
+        self._last: int | None = None
+        """The admission, by the gate's count, with which a turn is over."""
+        self._wanted = self._exhausted = False
+        self._reported = self._state()
+
+    def renew(self, share: Share, at: float | None = None) -> None:
+        """``at``: when the status was sent that this answers, in seconds of the gate's clock; None: it answers none."""
+        gate, before = self.gate, self._share
+        if at is not None:
+            gate.lapses_at = max(gate.lapses_at, at + LEASE_S)
+        if share.number > self.number:  # else it was overtaken by a later one, or comes again
+            self.number, self._share, self._exhausted = share.number, share.share, False
+            self._last = None if share.turns is None else gate.admitted + share.turns
+        gate.limit, self._wanted = share.limit, share.wanted
+        usable = 0 if self._exhausted or gate.lapsed else self._share
+        # what the control believes from here on, though no status has it: after a lapse with the number that there was
+        self._reported = self._reported._replace(reserved=max(self._reported.reserved, usable or 0))
+        if usable != gate.share:
+            gate.set_share(usable)
+        if usable is not None and (before is None or usable < before):
+            self._urgent.set()  # it may be what others wait for
+        self.changed()
+
+    def status(self) -> GateStatus:
+        """For the control."""
+        self._reported = self._state()
+        gate = self.gate
+        return GateStatus(gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s)
+
+    def _state(self) -> _State:
+        gate = self.gate
+        share, hungry = gate.share, gate.waiting > 0
+        if share is None:
+            return _State(0, 0, False)
+        return _State(max(share, gate.used), 0 if hungry or not self._wanted else max(0, share - gate.used), hungry)
+
+    def changed(self) -> None:
+        """Called in the event loop, at each change of the gate."""
+        gate = self.gate
+        if self._last is not None and not self._exhausted:
+            nobody = gate.used == gate.waiting == 0
+            if gate.admitted >= self._last or nobody:
+                self._exhausted = True
+                gate.set_share(0)
+        state, reported = self._state(), self._reported
+        if state.reserved < reported.reserved or state.free > reported.free or state.hungry > reported.hungry:
+            self._urgent.set()

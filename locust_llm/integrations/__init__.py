@@ -1,0 +1,1 @@
+"""Integrations: other systems that a run writes to: an OpenTelemetry collector, an object store."""

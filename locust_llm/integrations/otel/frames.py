@@ -1,0 +1,70 @@
+"""Frames: what goes from the load generator to the exporting process: first what the run is, then each record."""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import BinaryIO, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from locust_llm.records.record import Record
+from locust_llm.settings.ab import CANDIDATE
+
+_LENGTH: Final = Struct("<I")
+
+
+class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all requests of a process in a run."""
+
+    trace: str
+    """``Run.trace``."""
+    operation: str
+    """``gen_ai.operation.name``."""
+    provider: str
+    """``gen_ai.provider.name``."""
+    host: str
+    """Address of the server."""
+    hosts: tuple[str, ...] = ()
+    """Of its replicas, where they have one each."""
+    candidate: str = ""
+    """Of the second arm, where that has one of its own."""
+    streaming: bool = True
+    share: float = 1.0
+    """Of the requests that are sampled."""
+    resource: dict[str, str] = {}
+    version: str = ""
+    """Of this package."""
+    began_ns: int = 0
+    """When the run began here, Unix nanoseconds."""
+
+    def server(self, record: Record) -> tuple[str, int]:
+        """Address and port that a request was sent to."""
+        address = record.backend if record.backend in self.hosts else self.host
+        if record.arm == CANDIDATE and self.candidate:
+            address = self.candidate
+        parts = urlsplit(address)
+        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+encode_record: Final = msgspec.msgpack.Encoder().encode
+_decode_record: Final = msgspec.msgpack.Decoder(Record).decode
+
+
+def add_frame_length(packed: bytes) -> bytes:
+    return _LENGTH.pack(len(packed)) + packed
+
+
+def _frames(source: BinaryIO) -> Iterator[bytes]:
+    """To the end of ``source``, or to the first frame that is not whole: who wrote it was killed."""
+    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(head)
+        if len(packed := source.read(length)) < length:
+            return
+        yield packed
+
+
+def read_record_frames(source: BinaryIO) -> tuple[RunDescription, Iterator[Record]]:
+    """What the run is, and its records as they come. Raises ValueError where not even the first frame is whole."""
+    frames = _frames(source)
+    about = msgspec.msgpack.decode(next(frames, b""), type=RunDescription)
+    return about, map(_decode_record, frames)

@@ -1,0 +1,213 @@
+"""The end in the load generator: hands finished records to the exporting process. Nothing of OpenTelemetry runs here.
+
+What it costs there is the encoding of a record when its request is over, and a write to a pipe four times a second.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+from importlib.metadata import version
+from random import SystemRandom
+from typing import Final
+from uuid import uuid4
+
+import locust
+
+import gevent
+import msgspec
+from gevent.event import Event
+from gevent.os import make_nonblocking, nb_read, nb_write
+
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.record import Record
+from locust_llm.records.spans.trace_ids import make_run_trace
+from locust_llm.records.telemetry_counts import TelemetryCounts
+from locust_llm.settings.address import normalise_base_url
+from locust_llm.settings.settings import Settings
+from locust_llm.wire.messages import LOCAL, Begin
+
+from .exporters import GRPC, SIGNALS, find_exporter_mistake, read_exporter_names, read_otlp_protocol
+from .frames import RunDescription, add_frame_length, encode_record
+
+PROCESS: Final = "locust_llm.integrations.otel.process"
+EVERY_S: Final = 0.25
+MOST_BYTES: Final = 64 << 20
+"""That wait for the exporting process; records beyond are lost to it."""
+END_S: Final = 7.0
+"""For the exporting process to end, which gives its exporters 5 s."""
+_PASSED: Final = ("OTEL_", "GRPC_", "SSL_", "REQUESTS_", "PYTHON", "LD_", "LC_")
+_ALSO: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
+
+
+def validate_otel(settings: Settings, options: Namespace) -> Iterator[str]:
+    """Why nothing could be sent."""
+    if options.otel and (why := find_exporter_mistake(os.environ)):
+        yield why
+    if settings.otel_sample < 1 and not options.otel:
+        yield "--otel-sample is a share of the spans that --otel sends: give --otel too"
+
+
+def keep_loop_free(options: Namespace) -> None:
+    """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop, and with it all users,
+    until the collector has answered (10 s where it does not), unless gRPC knows of gevent."""
+    if options.otel and any(
+        "otlp" in read_exporter_names(one, os.environ) and read_otlp_protocol(one, os.environ) == GRPC
+        for one in SIGNALS
+    ):
+        from grpc.experimental.gevent import init_gevent
+
+        init_gevent()
+
+
+class Telemetry:
+    """Of a process that sends, for all its runs."""
+
+    def __init__(self, options: Namespace | None, instance: str) -> None:
+        """``instance``: of the worker."""
+        self._options = options
+        asked_for = getattr(options, "otel", False) and any(
+            read_exporter_names(signal, os.environ) for signal in SIGNALS
+        )
+        self._instance = f"{socket.gethostname()}_{uuid4().hex}" if instance == LOCAL else instance
+        self._on = bool(asked_for)
+        self._pipe: ExporterPipe | None = None
+
+    def begin(self, order: Begin) -> None:
+        """A run begins. Raises OSError."""
+        self.end()
+        if self._on:
+            self._pipe = ExporterPipe(self._about(order))
+
+    def record(self, record: Record) -> None:
+        """A request is over."""
+        if self._pipe is not None:
+            self._pipe.put(record)
+
+    def end(self) -> TelemetryCounts | None:
+        """The run is over: what became of its telemetry; None: it had none."""
+        pipe, self._pipe = self._pipe, None
+        return None if pipe is None else pipe.end()
+
+    def _about(self, order: Begin) -> RunDescription:
+        s, options = order.settings, self._options
+        api = PROTOCOLS[s.endpoint_type]
+        resource = {  # the first five as Locust has them
+            "service.name": os.environ.get("OTEL_SERVICE_NAME", "locust"),
+            "service.version": locust.__version__,
+            "host.name": socket.gethostname(),
+            "filename": getattr(options, "locustfile", "") or "",
+            "profile": getattr(options, "profile", "") or "",
+            "service.instance.id": self._instance,
+            "locust_llm.run": os.path.basename(order.folder.rstrip("/")),
+        }
+        return RunDescription(
+            trace=order.trace or make_run_trace(SystemRandom()),
+            operation=api.operation or s.endpoint_type,
+            provider=api.provider,
+            host=normalise_base_url(s.host),
+            hosts=s.hosts,
+            candidate=normalise_base_url(s.candidate) if s.candidate else "",
+            streaming=s.streaming and api.streams,
+            share=s.otel_sample,
+            resource=resource,
+            version=version("locust-llm"),
+            began_ns=time.time_ns(),
+        )
+
+
+class ExporterPipe:
+    """To the exporting process of one run."""
+
+    def __init__(self, about: RunDescription) -> None:
+        """Raises OSError where there can be no process."""
+        (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
+        try:
+            self._pid = _spawn(reads, writes)
+        except BaseException:
+            os.close(self._to)
+            os.close(self._from)
+            raise
+        finally:
+            os.close(reads)
+            os.close(writes)
+        make_nonblocking(self._to)
+        make_nonblocking(self._from)
+        self._waiting = [add_frame_length(msgspec.msgpack.encode(about))]
+        self._bytes, self._put = len(self._waiting[0]), 0
+        """Bytes that wait; records that were to be sent."""
+        self._over = Event()
+        self._writer = gevent.spawn(self._write)
+
+    def put(self, record: Record) -> None:
+        self._put += 1
+        packed = add_frame_length(encode_record(record))
+        if self._bytes + len(packed) <= MOST_BYTES:
+            self._waiting.append(packed)
+            self._bytes += len(packed)
+
+    def _write(self) -> None:
+        """The greenlet that writes; each write waits as long as the exporting process does not read."""
+        try:
+            over = False
+            while not over:
+                over = self._over.wait(EVERY_S)
+                waiting, self._waiting = b"".join(self._waiting), []
+                left = memoryview(waiting)
+                while left:
+                    left = left[nb_write(self._to, left) :]
+                self._bytes -= len(waiting)
+        except OSError:  # it has ended: what waits is lost, and counted by ``end``
+            self._bytes = MOST_BYTES
+        finally:
+            os.close(self._to)
+
+    def end(self) -> TelemetryCounts:
+        """Wait for the exporting process to say what became of all."""
+        self._over.set()
+        said = b""
+        with gevent.Timeout(END_S, False):
+            self._writer.join()
+            while piece := nb_read(self._from, 1 << 16):
+                said += piece
+        self._writer.kill()
+        os.close(self._from)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)  # it has said all that it has to say
+        with suppress(ChildProcessError):  # an event loop may have asked for it first
+            os.waitpid(self._pid, 0)
+        try:
+            counts = msgspec.json.decode(said, type=TelemetryCounts)
+        except ValueError:
+            counts = TelemetryCounts(mistake="the exporting process ended before it could say what it had sent")
+        return msgspec.structs.replace(counts, lost=self._put - counts.requests)
+
+
+def _spawn(reads: int, writes: int) -> int:
+    """posix_spawn(3): a fork would run the hooks of Locust's own exporters in the child, which start greenlets there."""
+    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (reads, writes)]  # none of them is 0 or 1 before it shall be
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", PROCESS],
+            _environment(),
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)],
+            setsid=True,
+        )
+    finally:
+        for fd in high:
+            os.close(fd)
+
+
+def _environment() -> dict[str, str]:
+    """What its exporters may need; there may be a key in the rest."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ALSO or name.startswith(_PASSED) or name.lower().endswith("_proxy")
+    }

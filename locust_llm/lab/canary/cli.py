@@ -1,0 +1,290 @@
+"""The command ``locust-llm canary``: its options, the stream that it asks for, its signals and its port."""
+
+import locust_llm.locust_adapter.parsed_options  # noqa: F401  first: Locust patches before the network is imported
+
+# isort: split
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+import requests
+from gevent.event import Event
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, start_http_server
+
+from locust_llm.access.certificates import use_certificates
+from locust_llm.access.headers import KeyHeaders, read_headers_at_start
+from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.source_addresses import use_source_options
+from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request import Request
+from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
+from locust_llm.exit_status import ENDING_SIGNALS, fail
+from locust_llm.gate.gate import Gate
+from locust_llm.lab.canary.model import CanaryRound, measure_round
+from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
+from locust_llm.locust_adapter.parser import add_access_options, unknown_options
+from locust_llm.locust_adapter.signals import leave_process
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.records.record import OK, Record
+from locust_llm.server.discovery import LINE_BYTES, WAIT_ADVICE, DiscoveryFailed, discover_server, find_request_form
+from locust_llm.server.http_get import PROBE_HEADER
+from locust_llm.server.length_control import make_length_fields
+from locust_llm.server.refusals import strip_web_page
+from locust_llm.server.request_form import REFUSED, RequestForm
+from locust_llm.settings.address import (
+    add_host_option,
+    choose_given_host,
+    explain_unopened_port,
+    join_server_url,
+    normalise_base_url,
+    parse_metrics_port,
+    split_replica_urls,
+)
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.validate import validate_settings
+from locust_llm.text.console import write_console
+from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.workload.prompts import PromptLengthModel, Prompts
+
+from .counters import ServerCounters, found_other_requests
+from .watch import CanaryPlan, CanarySession
+
+INPUT_TOKENS: Final = 48
+"""Room for a number of its own, so that no cache knows it."""
+TIMEOUT_S: Final = 120.0
+STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
+UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Canary:
+    """Sends one stream when it is asked to."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int) -> None:
+        self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
+        self._line, self._gate = UserConnection(), Gate()
+        lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
+        self._prompts = Prompts(PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
+        self._form: RequestForm | None = None
+        """As the server takes requests; None: that of the settings, as it has refused none."""
+        self._metrics = ServerCounters(settings, headers)
+        self._others: bool | None = None
+        """Someone else was there during the last exchange; None: unknown."""
+        self._forced: bool | None = None
+        """The server keeps outputs at their length where it is asked to; None: not asked yet."""
+
+    def ask(self) -> CanaryRound:
+        at, record = time.time(), self._exchange(self._forced or False)
+        if record.outcome == OK and self._forced is None and (record.output_tokens or 0) < self._tokens:
+            self._forced = True  # from the next round on
+        elif record.status in (400, 422) and self._forced:
+            self._forced = False
+            at, record = time.time(), self._exchange(False)
+        elif record.status in REFUSED and self._form is None:
+            self._find_form()
+            at, record = time.time(), self._exchange(False)
+        if record.outcome != OK:
+            secrets = collect_secrets(self._headers, self._headers)  # of now: a key may have followed on another
+            return CanaryRound(
+                at=at,
+                error=sanitise_text(f"{record.outcome}: {strip_web_page(record.error)}", secrets, most=LINE_BYTES),
+            )
+        if not record.chunk_us:
+            return CanaryRound(at=at, error="the answer came in one piece: there are no gaps")
+        found = measure_round(at, [us / 1e6 for us in record.chunk_us])
+        return replace(found, input_tokens=record.input_tokens, others=self._others)
+
+    def _find_form(self) -> None:
+        s, until = self._settings, time.monotonic() + TIMEOUT_S
+        verify = False if s.insecure else find_trusted_certificates()
+        self._form, _, notes = find_request_form(s, self._headers, self._model, until, verify=verify)
+        for note in notes:
+            write_console(f"{sanitise_text(note, most=LINE_BYTES)}\n")
+
+    def _exchange(self, forced: bool) -> Record:
+        s = self._settings
+        more: dict[str, Any] = make_length_fields(("ignore_eos",), self._tokens) if forced else {}
+        text = self._prompts.draw().text
+        data = encode_request_body(
+            s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
+            **(self._form or RequestForm()).fields(s), **more,
+        )  # fmt: skip
+        own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
+        prepared = requests.Request("POST", join_server_url(s.host, s.endpoint), data=data, headers=own).prepare()
+        where = make_target(prepared.url or "", False if s.insecure else find_trusted_certificates(), None)
+        request = Request(
+            target=where, data=format_request_head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
+            kind=s.endpoint_type,
+        )  # fmt: skip
+        before = self._metrics.read()
+        record = exchange_request(self._line, self._gate, request, 0.0)
+        self._others = found_other_requests(before, self._metrics.read(), record.input_tokens)
+        if isinstance(keys := self._headers, KeyHeaders) and keys.expired(prepared.headers, record.status):
+            return self._exchange(forced) if keys.another(prepared.headers) else record
+        return record
+
+    def close(self) -> None:
+        self._line.close()
+        self._metrics.close()
+
+
+def run_canary(words: list[str]) -> int:
+    parser = _parser()
+    if refusal := unknown_options(words, parser._option_string_actions):
+        return fail(refusal)
+    options = parser.parse_args(words)
+    try:
+        options.host = choose_given_host(options.address, options.host)
+        use_certificates(options)
+        use_source_options(options)
+        settings, headers, plan = _settings(options), read_headers_at_start(options), _plan(options)
+        refusal = next(validate_settings(settings), "")
+        if split_replica_urls(options.host):
+            refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"
+        found = (
+            None
+            if refusal
+            else discover_server(settings, headers, verify=False if settings.insecure else find_trusted_certificates())
+        )
+        folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
+        if found is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        session = CanarySession(plan, folder, write_console)
+        if found is not None and options.metrics_port:
+            _serve(session, options.metrics_port)
+    except (OSError, ValueError, DiscoveryFailed) as error:
+        refusal, found = str(error).removesuffix(WAIT_ADVICE), None
+    if refusal or found is None:
+        return fail(refusal)
+    through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""
+    write_console(f"canary on {settings.host}{through}: {plan.promise}\n")
+    canary = Canary(settings, headers, found.model, plan.output_tokens)
+    stop = Event()
+    for number in ENDING_SIGNALS:
+        gevent.signal_handler(number, _pressed, stop, number)
+    try:
+        return session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)
+    finally:
+        canary.close()
+
+
+def _pressed(stop: Event, number: int) -> None:
+    """The first signal ends it behind this round, the next one at once."""
+    if stop.is_set():
+        leave_process(128 + number)
+    stop.set()
+
+
+def _serve(session: CanarySession, where: str) -> None:
+    """Raises OSError, ValueError."""
+    address, port = parse_metrics_port(where)
+    registry = CollectorRegistry()
+    registry.register(session)
+    try:
+        start_http_server(port, address, registry)
+    except OSError as error:
+        raise ValueError(explain_unopened_port(where, error)) from None
+
+
+def parse_canary_duration(text: str) -> float:
+    """``20s``, ``5m``, ``1h``, ``20``: from a second to a month."""
+    unit = text[-1:] if text[-1:] in UNITS else ""
+    try:
+        value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a time such as 20s, 5m or 1h, got {text}") from None
+    if not 1 <= value <= 31 * 86_400:
+        raise argparse.ArgumentTypeError(f"must be from 1s to 31 days, got {text}")
+    return value
+
+
+def _tokens(text: str) -> int:
+    value = int(text)
+    if not 16 <= value <= 1024:
+        raise argparse.ArgumentTypeError(f"must be from 16 to 1024, got {text}")
+    return value
+
+
+def _plan(options: argparse.Namespace) -> CanaryPlan:
+    """Raises ValueError."""
+    token_s = None if options.token_price is None else options.token_price / 1e6
+    if options.probe is not None:
+        if token_s is not None:
+            raise ValueError("--token-price and --probe exclude each other: give one of them")
+        token_s = prefill_cost_per_token_s(options.probe)
+    if token_s is not None and not token_s > 0:
+        raise ValueError(f"--token-price must be above 0, got {options.token_price:g}")
+    return CanaryPlan(
+        every_s=options.every, for_s=options.for_s, window_s=options.window, output_tokens=options.output_tokens,
+        input_tokens=INPUT_TOKENS, token_s=token_s,
+    )  # fmt: skip
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises ValueError."""
+    path = options.endpoint or PROTOCOLS[options.endpoint_type].path
+    return Settings(
+        host=normalise_base_url(options.host), model=options.model, insecure=options.insecure, probe=False, users=1,
+        endpoint_type=options.endpoint_type, endpoint="/" + path.lstrip("/"), max_tokens_field=options.max_tokens_field,
+        synthetic_input_tokens_mean=INPUT_TOKENS, output_tokens_mean=options.output_tokens,
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm canary",
+        description="Watch a shared server: one short stream a few times a minute, whose gaps tell how much prefill load "
+        "other clients cause now.",
+        epilog="example: locust-llm canary localhost:8000 --for 8h",
+    )
+    add = parser.add_argument
+    add_host_option(parser)
+    add(
+        "--every",
+        type=parse_canary_duration,
+        default=20.0,
+        metavar="TIME",
+        help="from one stream to the next (default: 20s)",
+    )
+    add(
+        "--for",
+        dest="for_s",
+        type=parse_canary_duration,
+        default=3600.0,
+        metavar="TIME",
+        help="how long to watch (default: 1h)",
+    )
+    add(
+        "--window",
+        type=parse_canary_duration,
+        default=300.0,
+        metavar="TIME",
+        help="stretch of time that a line sums up (default: 5m)",
+    )
+    add("--output-tokens", type=_tokens, default=64, metavar="N", help="length of a stream (default: %(default)s)")
+    add(
+        "--token-price",
+        type=float,
+        metavar="US",
+        help="microseconds of prefill a prompt token: gives the load in tokens/s",
+    )
+    add("--probe", type=Path, metavar="DIR", help="take that price from this folder of locust-llm probe")
+    add("--report-dir", type=Path, metavar="DIR", help="where canary.jsonl goes (default: reports/canary-<time>)")
+    add(
+        "--metrics-port",
+        metavar="[ADDR:]PORT",
+        help="serve metrics for Prometheus there (default address: 127.0.0.1)",
+    )
+    add("--model", help="model to ask for (default: the server's first)")
+    add("--endpoint-type", choices=STREAMS, default="chat", help="API of the server (default: %(default)s)")
+    add("--endpoint", metavar="PATH", help="path of the URL (default: that of --endpoint-type)")
+    add(
+        "--max-tokens-field",
+        default="max_tokens",
+        help="field of the body that limits the answer (default: %(default)s)",
+    )
+    add_access_options(parser)
+    return parser

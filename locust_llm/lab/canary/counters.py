@@ -1,0 +1,68 @@
+"""The server's counters around a canary stream: whether anybody else was there."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from locust_llm.client.exchange import UserConnection
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.records.server_metrics import DCGM, PATHS, EngineSample, counter_increase, read_engine_samples
+from locust_llm.server.http_get import OK, FetchFailed, fetch
+from locust_llm.settings.address import join_server_url
+from locust_llm.settings.settings import Settings
+
+TIMEOUT_S: Final = 2.0
+"""For a whole page."""
+
+
+class ServerCounters:
+    """Reads the server's page of metrics when it is asked to. A server without one is asked once."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
+        self._settings, self._headers, self._line = settings, headers, UserConnection()
+        self._paths: tuple[str, ...] = PATHS
+
+    def read(self) -> EngineSample | None:
+        for path in self._paths:
+            try:
+                sample = self._read(path)
+            except FetchFailed:
+                return None  # it may answer the next time
+            if sample is not None:
+                self._paths = (path,)
+                return sample
+        if self._paths == PATHS:
+            self._paths = ()
+        return None
+
+    def _read(self, path: str) -> EngineSample | None:
+        """Raises FetchFailed."""
+        s, at = self._settings, time.time()
+        verify = False if s.insecure else find_trusted_certificates()
+        url = join_server_url(s.host, path)
+        answer = fetch("GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S)
+        if answer.status != OK:
+            return None
+        samples = read_engine_samples([answer.body.decode("utf-8", "replace")], at)
+        return next((sample for sample in samples if sample.engine != DCGM), None)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def found_other_requests(
+    before: EngineSample | None, after: EngineSample | None, own_tokens: int | None
+) -> bool | None:
+    """The counters grew by more than one request of ``own_tokens``, or somebody was there before it. None: the server
+    counts neither requests nor prompt tokens."""
+    if before is None or after is None:
+        return None
+    if before.running or before.waiting:
+        return True
+    first_tokens = counter_increase([before, after], "ttft_count")
+    if first_tokens is not None:
+        return first_tokens > 1
+    prompt_tokens = counter_increase([before, after], "cache_queries")
+    if prompt_tokens is None or own_tokens is None:
+        return None
+    return prompt_tokens > own_tokens

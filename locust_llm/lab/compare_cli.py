@@ -1,0 +1,21 @@
+"""Command: ``locust-llm compare A B``, runs and results of other tools beside the first of them."""
+
+from locust_llm.exit_status import fail
+
+from .history import select_runs
+from .interop import side_by_side
+
+
+def run_compare(words: list[str]) -> int:
+    """Compare runs with the first of them; results of other tools, without records, as a table of what they say."""
+    try:
+        words = select_runs.put_in_front(words)
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    if side_by_side.of_files(words):
+        return side_by_side.compare_results(words)
+    from locust_llm.report import cli as commands  # late: numpy and pandas take a second
+
+    from .interop import runs_page
+
+    return commands.run_compare_command(words, runs_page.render_comparison_page)

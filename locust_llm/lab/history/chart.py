@@ -1,0 +1,147 @@
+"""Chart: a figure over the runs of a workload as SVG, as wide as its page: a dot a run, levels with intervals, changes."""
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from html import escape
+from itertools import pairwise
+from typing import Final
+
+from locust_llm.text.format import clean_line, format_bound
+
+from .change_points import median_interval
+from .entry import HistoryEntry
+from .key_metrics import KeyFigure
+from .series import FigureChange, RunSeries
+from .text import commit, when
+
+HEIGHT: Final = 190
+TOP, BOTTOM = 22, 160
+"""Of the plot within it, pixels: the names of the changes are above, the dates below."""
+TICKS: Final = 4
+"""On the y axis, about."""
+DATES: Final = 4
+APART: Final = 14.0
+"""Percent of the width between the names of two changes."""
+OUTER: Final = 25
+"""One run in so many at either end does not stretch the y axis: what lies far outside is drawn at its edge."""
+
+
+def draw_history_chart(
+    series: RunSeries, figure: KeyFigure, turns: Sequence[FigureChange], last: int | None = None
+) -> str:
+    """Across the runs are as far apart as they are in order, not in time. Empty where no run has the figure."""
+    shown = [one for one in series.entries if figure.name in one.figures][-(last or 0) :]
+    if not shown:
+        return ""
+    scale = _Scale(shown, figure)
+    label = f"{figure.label} over {len(shown)} runs, {len(turns)} changes"
+    parts = [*scale.axis(), *_dots(scale), *_levels(scale, series.of(figure), turns), *_marks(scale, turns)]
+    inner = "\n".join(parts)
+    size = f'width="100%" height="{HEIGHT}" overflow=visible'
+    return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
+
+
+class _Scale:
+    """Where runs and values are: a share of the width, and pixels from above."""
+
+    def __init__(self, shown: Sequence[HistoryEntry], figure: KeyFigure) -> None:
+        self.shown, self.figure = shown, figure
+        ordered = sorted(one.figures[figure.name] for one in shown)
+        few = len(ordered) // OUTER
+        low, high = ordered[few], ordered[-1 - few]
+        room = (high - low) / 2 or abs(high) * 0.1 or 1.0
+        low, high = max(low - room, ordered[0]), min(high + room, ordered[-1])
+        self._low, self._high = low - 0.1 * room, high + 0.1 * room
+        self._places = {one.folder: i for i, one in enumerate(shown)}
+
+    def place(self, entry: HistoryEntry) -> int | None:
+        """Among those that are shown."""
+        return self._places.get(entry.folder)
+
+    def x(self, place: float) -> float:
+        return round((place + 0.5) / len(self.shown) * 100, 3)
+
+    def y(self, value: float) -> float:
+        share = (value - self._low) / (self._high - self._low)
+        return round(BOTTOM - min(max(share, 0.0), 1.0) * (BOTTOM - TOP), 1)
+
+    def beyond(self, value: float) -> int:
+        """1: above the plot, -1: below it."""
+        return (value > self._high) - (value < self._low)
+
+    def axis(self) -> Iterator[str]:
+        raw = (self._high - self._low) / TICKS
+        size = 10.0 ** math.floor(math.log10(raw))
+        step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
+        for i in range(math.ceil(self._low / step), math.floor(self._high / step) + 1):
+            y = self.y(i * step)
+            yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
+            yield f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{_text(self.figure.said(i * step, 4))}</text>'
+        count = len(self.shown)
+        for i in range(min(DATES, count)):
+            place = round(i * (count - 1) / max(1, min(DATES, count) - 1))
+            anchor = "start" if i == 0 else "end" if i == min(DATES, count) - 1 else "middle"
+            date = datetime.fromtimestamp(self.shown[place].started).strftime("%Y-%m-%d")
+            inner = " fine" if anchor == "middle" else ""
+            yield f'<text class="axis{inner}" x="{self.x(place)}%" y="{BOTTOM + 20}" text-anchor={anchor}>{date}</text>'
+
+
+def _levels(scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[FigureChange]) -> Iterator[str]:
+    """Between two changes the median, and its interval as a band."""
+    name = scale.figure.name
+    for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
+        places = [place for one in counted[begin:end] if (place := scale.place(one)) is not None]
+        if not places:
+            continue
+        middle, low, high = median_interval([one.figures[name] for one in counted[begin:end]])
+        x, wide = scale.x(places[0] - 0.5), scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
+        top, bottom, y = scale.y(high), scale.y(low), scale.y(middle)
+        yield (
+            f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" fill="var(--ink)" '
+            f'fill-opacity=".18"/>'
+        )
+        yield f'<line x1="{x}%" x2="{x + wide:.3f}%" y1="{y}" y2="{y}" stroke="var(--ink)" stroke-width=1.5 />'
+
+
+def _dots(scale: _Scale) -> Iterator[str]:
+    name = scale.figure.name
+    size = 3 if len(scale.shown) <= 100 else 2
+    for place, one in enumerate(scale.shown):
+        value, reach = one.figures[name], one.plus_minus.get(name)
+        x, y = scale.x(place), scale.y(value)
+        if reach is not None and abs(scale.y(value - reach) - scale.y(value + reach)) > 2 * size:
+            top, bottom = scale.y(value + reach), scale.y(value - reach)
+            yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
+        fill = "none" if one.left_out else "var(--dot)"
+        told = f"<title>{_text(_about(one, scale.figure))}</title>"
+        if way := scale.beyond(value):  # an arrow at the edge
+            arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
+            yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{told}</svg>'
+        else:
+            yield f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="var(--dot)">{told}</circle>'
+
+
+def _about(one: HistoryEntry, figure: KeyFigure) -> str:
+    """Of the dot that somebody points at."""
+    reach = one.plus_minus.get(figure.name)
+    found = f"{when(one)}  {one.folder}  {commit(one)}: {figure.said(one.figures[figure.name])}"
+    found += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
+    return found + (f", not counted: {one.left_out}" if one.left_out else "")
+
+
+def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
+    """A line before the first run after a change, and by how much."""
+    named = -APART
+    for turn in turns:
+        if (place := scale.place(turn.first)) is None:
+            continue
+        x, hue = scale.x(place - 0.5), "var(--ok)" if turn.better else "var(--fail)"
+        yield f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 stroke-dasharray="4 3"/>'
+        if x - named >= APART:  # else its name would lie on that of the one before
+            named, anchor = x, "start" if x < 8 else "end" if x > 92 else "middle"
+            yield f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" font-weight=600>{_text(turn.size)}</text>'
+
+
+def _text(text: str) -> str:
+    return escape(clean_line(text))

@@ -1,0 +1,103 @@
+"""Command: ``locust-llm history [DIR]``."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.records.storage import replace_file
+from locust_llm.text.format import describe_error, print_safely
+
+from . import page, text
+from .change_points import LEAST
+from .index import Runs, runs_in
+from .key_metrics import KEY_FIGURES, key_figure_by_name
+from .select_runs import add_run_filter_arguments, choice_of
+from .series import RunSeries, series_of, turns
+
+LAST = 20
+"""Runs of each workload that are shown."""
+
+
+def run_history(words: list[str]) -> int:
+    """5 where DIR is no folder, 6 where a run in it could not be read."""
+    options = _parser().parse_args(words)
+    try:
+        figure = key_figure_by_name(options.metric) if options.metric else None
+        if (options.last is not None and options.last < 1) or not 0 <= options.least < 100:
+            raise ValueError("--last must be at least 1, and --least from 0 up to 100")
+        runs = runs_in(options.folder)
+        meant = list(filter(choice_of(options).takes, runs.entries))
+        series = series_of(meant)
+        if options.html:
+            link = page.link_from(options.html, options.folder)
+            made = page.render_history_page(
+                series, options.folder.resolve().name, link, options.least / 100, options.last
+            )
+            replace_file(options.html, made.encode())
+    except (OSError, ValueError) as error:
+        return fail(describe_error(error))
+    last, least = options.last or LAST, options.least / 100
+    if options.json:
+        print_safely(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")
+    elif options.html:
+        print_safely(f"{options.html}\n")
+    else:
+        print_safely(
+            text.plotted(series, figure, last, least)
+            if figure is not None
+            else text.format_history(series, last, least)
+        )
+    sys.stdout.flush()
+    print(text.format_history_summary(runs, len(meant), str(options.folder)), end="", file=sys.stderr)
+    return ExitStatus.INCOMPLETE if runs.unread else ExitStatus.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm history",
+        description="The runs below a folder, workload by workload: their key figures, and where these changed for good.",
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="of runs (default: reports)"
+    )
+    add_run_filter_arguments(parser)
+    parser.add_argument(
+        "--metric", metavar="F", help=f"draw one figure over the runs: {', '.join(one.name for one in KEY_FIGURES)}"
+    )
+    parser.add_argument(
+        "--last", type=int, metavar="N",
+        help=f"show the last N runs of each workload (default: {LAST}, with --html and --json all); changes are of all runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--least", type=float, default=LEAST * 100, metavar="P", help="least change that is marked, in %% (default: 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="print runs and changes as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots, in one file")
+    return parser
+
+
+def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "workloads": [
+            {
+                "workload": one.workload,
+                "conditions": one.conditions,
+                "runs": one.entries[-last:] if last else one.entries,
+                "changes": [
+                    {
+                        "metric": figure.name, "from": turn.first.folder, "better": turn.better,
+                        "relative": turn.change.relative, **turn.change._asdict(), "beside": list(turn.beside()),
+                    }
+                    for figure in KEY_FIGURES
+                    for turn in turns(one, figure, least)
+                ],
+            }
+            for one in series
+        ],
+        "unread": dict(runs.unread),
+    }  # fmt: skip

@@ -1,0 +1,196 @@
+"""Entry: what the history knows of one run, out of its folder."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.lab.interop.load_metrics import Figures
+from locust_llm.lab.interop.metrics_registry import IN_FOLDERS, UnknownFormat, read_figures
+from locust_llm.records.machine import Commit
+from locust_llm.records.run import Unix
+from locust_llm.records.storage import RUN, decode_json_file
+from locust_llm.settings.labels import parse_labels
+from locust_llm.text.format import format_count
+
+from . import workload_key as conditions
+from .key_metrics import KEY_FIGURES
+from .workload_key import SentLengths
+
+INVALID: Final = "INVALID"
+NOT_ENDED: Final = "it did not end"
+SEE_REPORT: Final = "its report has the figures of each"
+MAX_TEXT: Final = 300
+MAX_FIGURE: Final = 1e12
+"""Seconds, or a second: no run has one beyond it."""
+
+
+class Unreadable(ValueError):
+    """Nothing is known of a folder. One sentence."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. Empty and None: unknown."""
+
+    folder: str
+    """Within the folder of runs."""
+    started: float
+    """Unix seconds; of a result that does not say it, when its file was written."""
+    tool: str = ""
+    model: str = ""
+    host: str = ""
+    server: str = ""
+    machine: str = ""
+    """Of the load generator, and its version."""
+    workload: str = ""
+    """Hash: figures of runs are compared where it is the same."""
+    conditions: str = ""
+    """The workload in words."""
+    labels: dict[str, str] = {}
+    commit: str = ""
+    branch: str = ""
+    dirty: bool | None = None
+    simulated: bool = False
+    slo: str = ""
+    """PASS, FAIL, INCONCLUSIVE."""
+    client: str = ""
+    """OK, DEGRADED, INVALID."""
+    left_out: str = ""
+    """Why its figures are in no comparison."""
+    note: str = ""
+    """What of its folder could not be read."""
+    figures: dict[str, float] = {}
+    """By the names of key_metrics.py, in seconds, 1/s and shares of 1."""
+    plus_minus: dict[str, float] = {}
+    """How far true times may lie from the reported ones, either way, by the same names; seconds."""
+
+    def value_of(self, key: str) -> str | None:
+        """Of a label; ``branch``, ``commit``, ``model``, ``host`` and ``tool`` are labels of every run."""
+        own = {"branch": self.branch, "commit": self.commit, "model": self.model, "host": self.host, "tool": self.tool}
+        return self.labels.get(key, own.get(key) or None)
+
+
+class _Run(msgspec.Struct):
+    started_at: Unix
+    settings: dict[str, Any] = {}
+    stopping_at: float | None = None
+    stages: list[Any] = []
+    simulated: bool = False
+    imported: str = ""
+    model: str = ""
+    server: str = ""
+    proxy: str = ""
+    machine: str = ""
+    versions: dict[str, str] = {}
+    commit: Commit | None = None
+
+
+class _Client(msgspec.Struct):
+    level: str = ""
+
+
+class _Facts(msgspec.Struct):
+    run: _Run
+    client: _Client | None = None
+    slo_status: str | None = None
+    conditions: SentLengths | None = None
+    plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
+
+
+def entry_of(folder: Path, name: str) -> HistoryEntry:
+    """Of a folder with run.json, with the figures of a load, or both. Raises Unreadable and OSError."""
+    load, why_no_load = _load(folder)
+    if not (folder / RUN).exists():
+        if load is None:
+            raise Unreadable(why_no_load)
+        return _of_load(folder, name, load, "")
+    try:
+        facts = decode_json_file(folder / RUN, _Facts)
+    except (OSError, ValueError) as error:
+        why = f"{RUN} cannot be read ({getattr(error, 'strerror', None) or error})"[:MAX_TEXT]
+        if load is None:
+            raise Unreadable(why) from None
+        return _of_load(folder, name, load, why)
+    return _of_run(name, facts, load, why_no_load)
+
+
+def _load(folder: Path) -> tuple[Figures | None, str]:
+    """(its figures, or why there are none)."""
+    try:
+        loads = read_figures(folder)
+    except (OSError, UnknownFormat) as error:
+        return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
+    loads = [replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version)) for one in loads]
+    return (loads[0], "") if len(loads) == 1 else (None, f"no figures: its file holds {len(loads)} loads")
+
+
+def _utf8(text: str) -> str:
+    """JSON can name half a character, which no file takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
+    workload = conditions.of_figures(load)
+    file = next((folder / name for name in IN_FOLDERS if (folder / name).is_file()), folder)
+    started = load.started_at if load.started_at is not None else file.stat().st_mtime
+    return HistoryEntry(
+        folder=name, started=started, tool=load.tool, model=load.model, machine=load.version, workload=workload.hash,
+        conditions=workload.words, client=load.client, left_out="the client verdict is INVALID" * (load.client == INVALID),
+        note=note, figures=_figures(load),
+    )  # fmt: skip
+
+
+def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
+    run, client = facts.run, facts.client.level if facts.client is not None else ""
+    hosts = run.settings.get("hosts") or [run.settings.get("host")]
+    asked = run.settings.get("model")
+    model = run.model or (asked if isinstance(asked, str) else "")
+    tool, made_by = "locust-llm", f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
+    workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy), facts.conditions)
+    if run.imported:  # its settings are no more than its result says, the lengths none at all
+        tool, made_by = next(iter(run.versions), run.imported), run.imported
+        known_of = replace(load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None)
+        workload = conditions.of_figures(known_of)
+    commit, note = run.commit or Commit(""), why_no_load
+    try:
+        known = parse_labels(run.settings.get("label") or ())
+    except (TypeError, ValueError, AttributeError) as error:
+        known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
+    if several := _several_loads(run):
+        load, note = None, "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
+    left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
+    return HistoryEntry(
+        folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
+        host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",
+        server=run.server[:MAX_TEXT],
+        machine=made_by[:MAX_TEXT], workload=workload.hash,
+        conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT], branch=commit.branch[:MAX_TEXT],
+        dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT], client=client[:MAX_TEXT],
+        left_out=left_out, note=note, figures={} if load is None else _figures(load),
+        plus_minus={} if several else _plus_minus(facts),
+    )  # fmt: skip
+
+
+def _several_loads(run: _Run) -> str:
+    """What a run measured one by one, in words: figures of all of it together are those of no server and no load."""
+    asked = run.settings
+    if asked.get("candidate") or asked.get("candidate_set") or asked.get("aa") or asked.get("isolate"):
+        return "two arms"
+    return format_count(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
+
+
+def _figures(load: Figures) -> dict[str, float]:
+    """Those that are numbers."""
+    values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
+    return {name: value for name, value in values.items() if value is not None and abs(value) < MAX_FIGURE}
+
+
+def _plus_minus(facts: _Facts) -> dict[str, float]:
+    """run.json has them in ms."""
+    found = {}
+    for figure in KEY_FIGURES:
+        pair = ((facts.plus_minus or {}).get(figure.tag) or {}).get(str(figure.percentile))
+        if pair is not None and None not in pair:
+            found[figure.name] = max(end for end in pair if end is not None) / 1e3
+    return found

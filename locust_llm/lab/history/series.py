@@ -1,0 +1,117 @@
+"""Series: the runs of one workload in time, and what changed in their figures, with what changed beside it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.text.format import format_count
+
+from .change_points import LEAST, SCORES, LevelChange, find_level_changes, resemblance
+from .entry import HistoryEntry
+from .key_metrics import KEY_FIGURES, KeyFigure
+
+ENOUGH: Final = min(SCORES)
+"""Runs without which no change can be told."""
+BESIDE: Final = (
+    ("commit", "commit"), ("branch", "branch"), ("server", "server"), ("host", "host"), ("machine", "load generator"),
+)  # fmt: skip
+
+
+class RunSeries(NamedTuple):
+    """Runs of one workload, the oldest first."""
+
+    workload: str
+    conditions: str
+    entries: tuple[HistoryEntry, ...]
+
+    def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
+        """Those that count, and have it."""
+        return tuple(one for one in self.entries if not one.left_out and figure.name in one.figures)
+
+
+class FigureChange(NamedTuple):
+    """A change of a figure, in runs."""
+
+    figure: KeyFigure
+    change: LevelChange
+    last: HistoryEntry
+    """Before it."""
+    first: HistoryEntry
+    """After it."""
+
+    @property
+    def better(self) -> bool:
+        return (self.change.shift > 0) == self.figure.rises
+
+    @property
+    def size(self) -> str:
+        """``+12.3%``."""
+        relative = self.change.relative
+        return f"{relative:+.1%}" if relative is not None else self.figure.said(self.change.shift, 3)
+
+    @property
+    def company(self) -> str:
+        """``with it: commit a1b2 to c3d4``"""
+        beside = "; ".join(self.beside())
+        return f"with it: {beside}" if beside else "nothing else that is noted changed with it"
+
+    @property
+    def told(self) -> str:
+        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it: ...``"""
+        change, said = self.change, self.figure.said
+        ends = " to ".join(f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high))
+        levels = f"{said(change.before, 3)} to {said(change.after, 3)}"
+        word = "better" if self.better else "worse"
+        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.company}"
+
+    def __str__(self) -> str:
+        return f"{self.figure.label} {self.size} {self.told}"
+
+    def beside(self) -> Iterator[str]:
+        """What else differs between the last run before it and the first one after it."""
+        for name, title in BESIDE:
+            old, new = (getattr(entry, name) for entry in (self.last, self.first))
+            if old != new:
+                yield f"{title} {shorten_run_name(old, name)} to {shorten_run_name(new, name)}"
+        for key in sorted(self.last.labels.keys() | self.first.labels.keys()):
+            old, new = (entry.labels.get(key, "") for entry in (self.last, self.first))
+            if old != new:
+                yield f"{key} {old or 'none'} to {new or 'none'}"
+
+
+def shorten_run_name(value: str, name: str) -> str:
+    return (value[:10] if name == "commit" else value) or "unknown"
+
+
+def series_of(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
+    """By workload; the one with the latest run last."""
+    found = dict[str, list[HistoryEntry]]()
+    for entry in entries:
+        found.setdefault(entry.workload, []).append(entry)
+    groups = sorted(found.items(), key=lambda item: item[1][-1].started)
+    return [RunSeries(workload, ran[-1].conditions, tuple(ran)) for workload, ran in groups]
+
+
+def turns(series: RunSeries, figure: KeyFigure, least: float = LEAST) -> list[FigureChange]:
+    """Its changes, first to last."""
+    ran = series.of(figure)
+    found = find_level_changes([entry.figures[figure.name] for entry in ran], least)
+    return [FigureChange(figure, change, ran[change.at - 1], ran[change.at]) for change in found]
+
+
+def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
+    """Of every key figure, in the order of time."""
+    found = [turn for figure in KEY_FIGURES for turn in turns(series, figure, least)]
+    return sorted(found, key=lambda turn: turn.first.started)
+
+
+def doubts(series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]) -> Iterator[str]:
+    """What a reader of its changes must know."""
+    ran = series.of(figure)
+    if len(ran) < ENOUGH:
+        yield f"{format_count(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to tell, 8 of them after it"
+        return
+    if near := resemblance([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]):
+        yield (
+            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only larger changes are "
+            "marked, and chance looks like one more often"
+        )

@@ -1,0 +1,165 @@
+"""Text: the history on a console, a list of runs and a figure over them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from locust_llm.text.format import clean_line, format_count, truncate_text
+
+from .change_points import LEAST, median_interval
+from .entry import NOT_ENDED, HistoryEntry
+from .index import Runs
+from .key_metrics import KEY_FIGURES, KeyFigure
+from .series import ENOUGH, FigureChange, RunSeries, all_turns, doubts, turns
+
+NAME: Final = 34
+"""Characters of the name of a folder."""
+PLOT: Final = 44
+"""Characters of a plot."""
+LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
+"""Of the list, which has to fit on a screen."""
+
+
+def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST) -> str:
+    """Each workload with its last runs, then what changed."""
+    return "\n".join(line for one in series for line in _list_of(one, last, least))
+
+
+def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
+    yield from _head(series)
+    figures = [
+        figure
+        for figure in KEY_FIGURES
+        if figure.name not in LIST_LEFT_OUT and any(figure.name in e.figures for e in series.entries)
+    ]
+    judged = any(one.slo for one in series.entries)
+    head = ["started", "run", "commit", *(figure.label for figure in figures), *(["SLO"] if judged else []), "client"]
+    rows = [
+        [
+            when(one), truncate_text(clean_line(one.folder), NAME), commit(one),
+            *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
+            *([one.slo or "-"] if judged else []), "did not end" if one.left_out == NOT_ENDED else one.client or "-",
+        ]
+        for one in series.entries[-last:]
+    ]  # fmt: skip
+    yield from _aligned([head, *rows], left=(0, 1, 2))
+    found = all_turns(series, least)
+    for first in dict.fromkeys(turn.first.folder for turn in found):
+        yield f"  {clean_line(_at_once([turn for turn in found if turn.first.folder == first]))}"
+    yield ""
+
+
+def _at_once(found: Sequence[FigureChange]) -> str:
+    """Changes of several figures that begin with the same run."""
+    sides = (
+        (word, ", ".join(f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better))
+        for word, better in (("worse", False), ("better", True))
+    )
+    said = "; ".join(f"{word}: {which}" for word, which in sides if which)
+    return f"from {found[0].first.folder} on {said}; {found[0].company}"
+
+
+def plotted(series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST) -> str:
+    """One figure of each workload, a line a run, its changes between them."""
+    return "\n".join(line for one in series for line in _plot_of(one, figure, last, least))
+
+
+def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
+    yield from _head(series)
+    found = turns(series, figure, least)
+    shown = [one for one in series.entries[-last:] if figure.name in one.figures]
+    if not shown:
+        yield f"  no run has a {figure.label}"
+        yield ""
+        return
+    counted = series.of(figure)
+    levels, values = _levels(counted, figure, found), [one.figures[figure.name] for one in shown]
+    head = ["started", "run", "commit", figure.label, ""]
+    rows = [_plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown]
+    head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))
+    places = {turn.first.folder for turn in found} & {one.folder for one in shown}
+    yield from (f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places)
+    yield head_line
+    for one, line in zip(shown, lines, strict=True):
+        yield from (f"  ---- {clean_line(str(turn))}" for turn in found if turn.first is one)
+        yield line
+    told = list(doubts(series, figure, found))
+    yield from (f"  {doubt}" for doubt in told)
+    if not found and len(counted) >= ENOUGH:
+        yield f"  no change of {least:.0%} and more in {format_count(len(counted), 'run')}"
+    yield ""
+
+
+def _plot_row(one: HistoryEntry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]) -> list[str]:
+    value = one.figures[figure.name]
+    return [
+        when(one), truncate_text(clean_line(one.folder), NAME), commit(one), figure.said(value),
+        _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
+    ]  # fmt: skip
+
+
+def _levels(counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]) -> dict[str, float]:
+    """By run, the median of the stretch between two changes that it is in."""
+    return {
+        one.folder: middle
+        for begin, end in pairwise([0, *(turn.change.at for turn in found), len(counted)])
+        for middle in (median_interval([one.figures[figure.name] for one in counted[begin:end]])[0],)
+        for one in counted[begin:end]
+    } if counted else {}  # fmt: skip
+
+
+def _dot(value: float, middle: float | None, scale: tuple[float, float]) -> str:
+    low, high = scale
+    width = high - low or 1.0
+    marks = [" "] * PLOT
+    if middle is not None:
+        marks[round((min(max(middle, low), high) - low) / width * (PLOT - 1))] = "|"
+    marks[round((value - low) / width * (PLOT - 1))] = "o"
+    return "".join(marks).rstrip()
+
+
+def _head(series: RunSeries) -> Iterator[str]:
+    hosts = {one.host for one in series.entries if one.host}
+    where = "" if len(hosts) != 1 else f" at {next(iter(hosts))}"
+    several = f", {len(hosts)} addresses" if len(hosts) > 1 else ""
+    yield f"{clean_line(series.conditions) or 'unknown conditions'}{clean_line(where)} ({format_count(len(series.entries), 'run')}{several})"
+    simulated = sum(one.simulated for one in series.entries)
+    if simulated:
+        yield "  SIMULATED"
+
+
+def format_history_summary(runs: Runs, shown: int, folder: str) -> str:
+    """What of the folder is not in the list, and how many are."""
+    lines = [
+        f"{folder}: {format_count(len(runs.entries), 'run')}"
+        + (f", {shown} of them meant" if shown < len(runs.entries) else "")
+    ]
+    lines += [f"{one.folder}: {one.note}" for one in runs.entries if one.note]
+    lines += [f"{name}: not read, {why}" for name, why in runs.unread]
+    if runs.note:
+        lines.append(f"without an index: {runs.note}")
+    return "".join(f"{clean_line(line)}\n" for line in lines)
+
+
+def when(entry: HistoryEntry) -> str:
+    """Local time."""
+    return datetime.fromtimestamp(entry.started).strftime("%Y-%m-%d %H:%M")
+
+
+def commit(entry: HistoryEntry) -> str:
+    """``a1b2c3d4e5 main``, with + where files were changed."""
+    name = f"{entry.commit[:10]}{'+' * bool(entry.dirty)} {truncate_text(entry.branch, 20)}".strip()
+    return clean_line(name) or "-"
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> Iterator[str]:
+    """These columns to the left, the others to the right; empty ones left out."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            if width
+        )
+        yield f"  {'  '.join(cells)}".rstrip()

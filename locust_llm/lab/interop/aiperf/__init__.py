@@ -1,0 +1,1 @@
+"""AIPerf: its metrics and its requests."""

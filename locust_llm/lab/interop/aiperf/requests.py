@@ -1,0 +1,164 @@
+"""AIPerf: ``profile_export.jsonl``, a line for each request; its load stands in ``profile_export_aiperf.json`` beside it."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.files.regular_file import read_regular
+from locust_llm.lab.interop.imported import (
+    Imported,
+    Unusable,
+    chunks,
+    first_and_last_chunk_us,
+    lacking,
+    outcome,
+    read_duration,
+    read_token_count,
+    record,
+    token_fields,
+)
+from locust_llm.lab.interop.json_fields import S_PER, Document, nested_value, read_text, whole
+from locust_llm.lab.interop.json_fields import read_finite_or_nan as of
+from locust_llm.records.record import Record
+from locust_llm.records.storage import MAX_JSON_BYTES
+
+FILE: Final = "profile_export.jsonl"
+SUMMARY: Final = "profile_export_aiperf.json"
+MAX_REASONS: Final = 1000
+
+
+def is_one(raw: bytes) -> bool:
+    """By its first line, which may be cut."""
+    head = raw.lstrip()[:4096].partition(b"\n")[0]
+    return (
+        head.startswith(b"{") and b'"metadata"' in head and (b'"session_num"' in head or b'"request_start_ns"' in head)
+    )
+
+
+def read(raw: bytes, path: Path) -> Imported:
+    """Raises Unusable where it is a run of locust-llm's own."""
+    found, unread = list[Record](), list[str]()
+    base_ns: int | None = None
+    for place, one in enumerate(raw.splitlines(), 1):
+        if not one.strip():
+            continue
+        try:
+            document = msgspec.json.decode(one)
+            if nested_value(document, "record") is not None:
+                raise Unusable("it is a run of locust-llm: give its folder to report, compare or audit")
+            start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
+            base_ns = start_ns if base_ns is None else base_ns
+            found.append(_record(document, place, base_ns))
+        except Unusable as error:
+            if "run of locust-llm" in str(error):
+                raise
+            unread.append(f"line {place}: {error}")
+        except (ValueError, RecursionError):
+            unread.append(f"line {place}: it is no JSON, or cut")
+    return _whole(found, unread[:MAX_REASONS], path)
+
+
+def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
+    document = _summary(path.with_name(SUMMARY))
+    config = nested_value(document, "input_config")
+    load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
+    rate = of(nested_value(load, "request_rate")) or of(nested_value(load, "rate"))
+    asked = sum(whole(nested_value(document, name, "avg")) or 0 for name in ("request_count", "error_request_count"))
+    return Imported(
+        tool="AIPerf",
+        version=read_text(nested_value(document, "aiperf_version")),
+        model=read_text(nested_value(config, "endpoint", "model_names", 0))
+        or read_text(nested_value(config, "models", "items", 0, "name")),
+        records=tuple(found),
+        users=whole(nested_value(load, "concurrency")),
+        prefills=whole(nested_value(load, "prefill_concurrency")),
+        rate_per_s=rate,
+        arrivals=read_text(nested_value(load, "arrival_pattern")) or read_text(nested_value(load, "type"))
+        if rate
+        else "",
+        asked=asked or None,
+        unread=tuple(unread),
+        lacks=lacking(found),
+    )
+
+
+def _summary(path: Path) -> Document:
+    """Empty where there is none that can be read."""
+    try:
+        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def whole_ns(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**20:
+        raise Unusable("its request_start_ns is no time")
+    return value
+
+
+def _record(document: object, place: int, base_ns: int) -> Record:
+    about, metrics = nested_value(document, "metadata"), nested_value(document, "metrics")
+    start_ns, end_ns = (
+        whole_ns(nested_value(about, "request_start_ns")),
+        whole_ns(nested_value(about, "request_end_ns")),
+    )
+    ack = nested_value(about, "request_ack_ns")
+    error = nested_value(document, "error")
+    words = (
+        read_text(nested_value(error, "message"))
+        or read_text(nested_value(error, "type"))
+        or ("failed" if error else "")
+    )
+    ended = outcome(nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True)
+    used = read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
+    read = read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
+    if read is None:
+        read = read_token_count(nested_value(metrics, "input_sequence_length", "value"))
+    written = nested_value(metrics, "output_sequence_length", "value") if used is None else used
+    stamps, complete = _stamps(metrics)
+    more: dict[str, Any] = {
+        **ended,
+        **token_fields(read, written, "tokenizer" if used is None else "usage"),
+        "cached_tokens": read_token_count(nested_value(metrics, "usage_prompt_cache_read_tokens", "value")),
+        "reasoning_tokens": read_token_count(nested_value(metrics, "reasoning_token_count", "value")),
+        "headers_at": (ack - base_ns) / 1e9 if isinstance(ack, int) and start_ns <= ack <= end_ns else None,
+    }
+    return record(
+        id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
+        worker=read_text(nested_value(about, "worker_id")) or "AIPerf",
+        session=read_text(nested_value(about, "conversation_id")),
+        turn=read_token_count(nested_value(about, "turn_index")) or 0,
+        phase="warmup" if nested_value(about, "benchmark_phase") == "warmup" else "profiling",
+        base_s=base_ns / 1e9,
+        sent_s=(start_ns - base_ns) / 1e9,
+        closed_s=(end_ns - base_ns) / 1e9,
+        stamps=stamps,
+        whole=complete,
+        **more,
+    )
+
+
+def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
+    """None of an answer that was not streamed."""
+    first, latency = _time(metrics, "time_to_first_token"), _time(metrics, "request_latency")
+    if first is None:
+        return (), True
+    gaps, unit = (
+        nested_value(metrics, "inter_chunk_latency", "value"),
+        read_text(nested_value(metrics, "inter_chunk_latency", "unit")),
+    )
+    if not isinstance(gaps, list):
+        last = first if latency is None else latency
+        return ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
+    scale = S_PER.get(unit, 1e-3)
+    return chunks(first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency)
+
+
+def _time(metrics: object, name: str) -> float | None:
+    """Seconds; None where there is none."""
+    value = nested_value(metrics, name, "value")
+    if value is None:
+        return None
+    return read_duration(value, name) * S_PER.get(read_text(nested_value(metrics, name, "unit")), 1e-3)

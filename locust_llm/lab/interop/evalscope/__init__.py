@@ -1,0 +1,1 @@
+"""evalscope: its metrics and its requests."""

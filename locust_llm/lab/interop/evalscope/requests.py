@@ -1,0 +1,168 @@
+"""evalscope perf: ``benchmark_data.db``, a SQLite file with a row for each request, times in seconds on the clock of a
+process; its load stands in ``benchmark_args.json`` beside it, what it counted in ``benchmark_summary.json``.
+
+The answers in it are pickles, which may run code when they are read: they are left alone.
+"""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.files.regular_file import open_regular, read_regular
+from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
+from locust_llm.lab.interop.evalscope.metrics import SUMMARY
+from locust_llm.lab.interop.imported import (
+    NO_DATE,
+    Imported,
+    Unusable,
+    chunks,
+    finite,
+    first_and_last_chunk_us,
+    lacking,
+    outcome,
+    read_duration,
+    record,
+    token_fields,
+)
+from locust_llm.lab.interop.json_fields import Document, nested_value, read_finite_or_nan, read_text, whole
+from locust_llm.records.record import Record
+from locust_llm.records.storage import MAX_JSON_BYTES
+
+FILE: Final = "benchmark_data.db"
+ARGUMENTS: Final = "benchmark_args.json"
+HEAD: Final = b"SQLite format 3\0"
+TABLE: Final = "result"
+NEEDED: Final = ("start_time", "completed_time", "success", "latency", "first_chunk_latency")
+MORE: Final = ("request", "inter_token_latencies", "prompt_tokens", "completion_tokens", "request_id", "is_stream")
+"""Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id`` and no ``is_stream``."""
+NO_WORDS: Final = "why requests failed"
+MAX_ROWS: Final = 10**6
+MAX_GAPS_CHARS: Final = 2**23
+"""Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may fill the memory."""
+
+
+def is_one(path: Path) -> bool:
+    """By its name, or its first bytes. Raises OSError."""
+    with open_regular(path) as file:
+        return path.name == FILE or file.read(len(HEAD)) == HEAD
+
+
+def read(path: Path) -> list[Imported]:
+    """Raises OSError; Unusable where it is damaged, or of another program."""
+    if not path.stat().st_size:
+        raise Unusable("it is empty: evalscope was stopped before its first request, or the file is cut")
+    try:
+        with read_database(path) as database:
+            found, unread = _requests(database, path.stat().st_mtime)
+    except sqlite3.Error as error:
+        slow = f"it takes longer than {TIMEOUT_S:.0f} s"
+        raise Unusable(f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})") from None
+    arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
+    users, rate = whole(nested_value(arguments, "parallel")), read_finite_or_nan(nested_value(arguments, "rate"))
+    open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
+    return [
+        Imported(
+            tool="evalscope",
+            model=read_text(nested_value(arguments, "model")) or next(filter(None, (one.model for one in found)), ""),
+            records=tuple(found),
+            users=None if open_loop else users,
+            rate_per_s=rate if open_loop else None,
+            arrivals="poisson" if open_loop else "",
+            asked=whole(nested_value(summary, "Total Requests")),
+            unread=tuple(unread),
+            lacks=lacking(found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])),
+        )
+    ]
+
+
+def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Record], list[str]]:
+    """(the requests in the order in which they began, why not of the others). Of a file that is being written the last rows
+    are missing. ``written_s``: Unix seconds, when it was. Raises Unusable, sqlite3.Error."""
+    database.row_factory = sqlite3.Row
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    columns: set[str] = set()
+    if has_table(database, TABLE):
+        columns = {str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")}
+    if not columns:
+        raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise Unusable(f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known versions")
+    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_ROWS:
+        raise Unusable(f"it has more than {MAX_ROWS:,} requests")
+    ended_s = 0.0
+    for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
+        ended_s = max(ended_s, *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11), 0.0)
+    chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
+    found, unread = list[Record](), list[str]()
+    order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
+    for place, rowid in enumerate(order, 1):  # row by row: SQLite would keep all of them, texts included, to sort them
+        row = database.execute(f"SELECT {chosen} FROM {TABLE} WHERE rowid = ?", (rowid,)).fetchone()
+        if row is None:
+            raise Unusable("it is damaged: its rows are not where its index has them")
+        try:
+            found.append(_record(dict(row), place, written_s - ended_s))
+        except Unusable as error:
+            unread.append(f"request {place}: {error}")
+    return found, unread
+
+
+def _beside(path: Path) -> Document:
+    """Empty where there is none that can be read."""
+    try:
+        document = json.loads(read_regular(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: Any = False
+
+
+class _Body(msgspec.Struct):
+    """Of a request."""
+
+    model: str = ""
+    stream_options: _StreamOptions | None = None
+
+
+def _body(row: Mapping[str, object]) -> _Body:
+    try:
+        return msgspec.json.decode(str(row["request"]), type=_Body)
+    except (ValueError, RecursionError):  # older versions kept a pickle
+        return _Body()
+
+
+def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
+    sent_s, closed_s = finite(row["start_time"], "start time"), finite(row["completed_time"], "end")
+    body = _body(row)
+    fields: dict[str, Any] = {
+        "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
+        "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
+    }  # fmt: skip
+    if row["success"] != 1:
+        return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
+    options = body.stream_options
+    counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
+    fields |= token_fields(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
+    stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
+    return record(**fields, stamps=stamps, whole=complete)
+
+
+def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
+    """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
+    first, latency = read_duration(row["first_chunk_latency"], "TTFT"), read_duration(row["latency"], "latency")
+    written = str(row["inter_token_latencies"])
+    try:
+        gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None
+    except (ValueError, RecursionError):
+        gaps = None
+    if not isinstance(gaps, list):
+        return first_and_last_chunk_us(first, latency)
+    known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
+    last = first + sum(known) if len(known) == len(gaps) else latency
+    return chunks(first, gaps, min(last, latency))

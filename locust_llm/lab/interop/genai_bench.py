@@ -1,0 +1,38 @@
+"""genai-bench: the JSON that it writes for each load, ``D128_64_..._num_concurrency_8_....json``."""
+
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
+
+from .json_fields import S_PER, Document, nested_value, read_distribution, read_finite_or_nan, read_text, whole
+
+
+def is_one(document: Document) -> bool:
+    return nested_value(document, "aggregated_metrics", "stats", "ttft") is not None
+
+
+def read(document: Document) -> list[Figures]:
+    found = nested_value(document, "aggregated_metrics")
+    scale = S_PER.get(read_text(document.get("_time_unit")), 1.0)
+
+    def of(name: str, scale: float = scale) -> Distribution:
+        values = nested_value(found, "stats", name)
+        return read_distribution(values.items(), scale) if isinstance(values, dict) else Distribution()
+
+    return [
+        Figures(
+            tool="genai-bench",
+            label=read_text(nested_value(found, "scenario")),
+            requests=whole(nested_value(found, "num_completed_requests")),
+            failed=whole(nested_value(found, "num_error_requests")) or 0,
+            asked_requests=whole(nested_value(found, "num_requests")),
+            duration_s=read_finite_or_nan(nested_value(found, "run_duration")),
+            concurrency=whole(nested_value(found, "num_concurrency")),
+            requests_per_s=read_finite_or_nan(nested_value(found, "requests_per_second")),
+            output_tokens_per_s=read_finite_or_nan(nested_value(found, "mean_output_throughput_tokens_per_s")),
+            total_tokens_per_s=read_finite_or_nan(nested_value(found, "mean_total_tokens_throughput_tokens_per_s")),
+            ttft=of("ttft"),
+            tpot=of("tpot"),
+            latency=of("e2e_latency"),
+            input_tokens=of("num_input_tokens", 1.0),
+            output_tokens=of("num_output_tokens", 1.0),
+        )
+    ]

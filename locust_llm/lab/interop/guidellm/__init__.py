@@ -1,0 +1,1 @@
+"""guidellm: its metrics and its requests."""

@@ -1,0 +1,115 @@
+"""Command: ``locust-llm import FILE``."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.records import storage
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.run import Run
+from locust_llm.report import build, console_end
+from locust_llm.report.sections.notes import list_missing_parts
+from locust_llm.settings.settings import Settings
+from locust_llm.text.format import clean_line, format_count, print_safely
+
+from . import requests_registry
+from .imported import Imported, Unusable
+
+MAX_UNREAD = 3
+
+
+def run_import(words: list[str]) -> int:
+    """5 where nothing can be imported, 6 where not every request could."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm import",
+        description="Make a run folder of another load tester's result, where it has its requests: report, compare and "
+        f"audit then work on it. Takes {requests_registry.KNOWN}.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file with the requests, or its folder")
+    parser.add_argument("--report-dir", default="", metavar="DIR", help="default: reports/<date>-<model>")
+    parser.add_argument("--load", type=int, metavar="N", help="which of several loads of a file, from 1")
+    options = parser.parse_args(words)
+    try:
+        found = _chosen(requests_registry.read_imported_runs(options.file), options.load)
+        folder = storage.make_run_folder(Settings(report_dir=options.report_dir), found.model or None)
+        facts = write_imported_run(found, options.file, folder)
+        summary = build.write_reports(folder, facts)
+    except (OSError, Unusable) as error:
+        why = clean_line(str(getattr(error, "strerror", None) or error))
+        return fail(f"{options.file}: {why}")
+    print_safely(console_end.format_ending(summary, facts, folder, console_end.find_console_width()))
+    return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
+
+
+def _chosen(loads: list[Imported], number: int | None) -> Imported:
+    if number is None and len(loads) > 1:
+        raise Unusable(f"it has {len(loads)} loads: choose one with --load 1 to --load {len(loads)}")
+    if not 1 <= (number or 1) <= len(loads):
+        raise Unusable(f"--load takes 1 to {len(loads)}")
+    return loads[(number or 1) - 1]
+
+
+def write_imported_run(found: Imported, source: Path, folder: Path) -> Run:
+    """The records and run.json. Raises OSError."""
+    records = sorted(found.records, key=lambda one: one.closed_at)
+    storage.replace_file(folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records))
+    run = _run(found, source, folder)
+    storage.write_run(folder, run)
+    return run
+
+
+def _run(found: Imported, source: Path, folder: Path) -> Run:
+    sent = [(one.sent_at or one.asked_at) + one.clock_offset_s for one in found.records]
+    measured = [at for at, one in zip(sent, found.records, strict=True) if one.phase == "profiling"]
+    closed = max(one.closed_at + one.clock_offset_s for one in found.records)
+    rate = found.rate_per_s if found.rate_per_s and 0 < found.rate_per_s < 1e9 else None
+    blank = Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)
+    settings = replace(
+        blank.settings,
+        model=found.model or None,
+        users=found.users if found.users and 0 < found.users < 2**31 else None,
+        prefill_concurrency=found.prefills if found.prefills and 0 < found.prefills < 2**31 else None,
+        request_rate=rate,
+        arrival_pattern=found.arrivals or "(the file does not say how they are distributed)",
+    )
+    lost = max(0, found.asked - len(found.records)) if found.asked else 0
+    run = replace(
+        blank,
+        settings=settings,
+        started_at=max(0.0, min(sent)),
+        profiling_at=max(0.0, min(measured or sent)),
+        stopping_at=max(0.0, *sent),
+        ended_at=max(0.0, closed),
+        imported=found.title,
+        model=found.model,
+        workers=tuple(sorted({one.worker for one in found.records})),
+        records_lost=max(lost, len(found.unread)),
+        versions={found.tool: found.version} if found.version else {},
+        notes=tuple(map(clean_line, _notes(found, source, lost))),
+    )
+    return msgspec.convert(msgspec.to_builtins(run), Run)
+
+
+def _notes(found: Imported, source: Path, lost: int) -> list[str]:
+    """What it is, what it lacks, what could not be read."""
+    own = any(one.tokens_from == "tokenizer" for one in found.records)
+    notes = [
+        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are made from its requests as "
+        "those of a run of ours are.",
+        *(f"{found.title} does not keep {what}." for what in found.lacks),
+    ]
+    if own:
+        notes.append(f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count.")
+    if lost:
+        notes.append(
+            f"The file counts {format_count(found.asked or 0, 'request')} and has {len(found.records)} of them."
+        )
+    if found.cut:
+        notes.append(f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read.")
+    if found.unread:
+        shown = "; ".join(found.unread[:MAX_UNREAD]) + ("; ..." if len(found.unread) > MAX_UNREAD else "")
+        notes.append(f"WARNING: {format_count(len(found.unread), 'request')} of the file could not be read ({shown}).")
+    return notes

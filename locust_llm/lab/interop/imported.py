@@ -1,0 +1,158 @@
+"""Imported: what a result of another load tester says of each request, as records; what it does not say is marked."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.lab.interop.json_fields import read_finite_or_nan
+from locust_llm.records.jsonl import format_record_line, parse_record_line
+from locust_llm.records.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNNAMED, Record
+
+MAX_ERROR: Final = 4096
+MAX_S: Final = 1e7
+"""Longer than any request: 115 days."""
+OFF_S: Final = 1e-3
+"""By so much the gaps may miss the latency: tools round, and some stamp the end behind the last chunk."""
+NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
+NO_GATE: Final = "waits at a gate, read lags, merged chunks: no client verdict"
+NO_GAPS: Final = (
+    "the chunks between the first and the last: no Inter Chunk Latency, no stalls, two dots in the timeline"
+)
+NO_DATE: Final = "the time of day: the run is dated by the file"
+
+
+class Unusable(ValueError):
+    """No record can be made of it. One sentence, without a full stop."""
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """One load of another tool's result."""
+
+    tool: str
+    version: str = ""
+    model: str = ""
+    records: tuple[Record, ...]
+    users: int | None = None
+    """Requests in flight at most; None: no limit, or unknown."""
+    prefills: int | None = None
+    """Requests before their first token at most, counted like ``users``."""
+    rate_per_s: float | None = None
+    """None: a closed loop, or unknown."""
+    arrivals: str = ""
+    """How its arrivals are distributed; empty: unknown."""
+    asked: int | None = None
+    """Requests that the result counts; None: it does not say."""
+    cut: str = ""
+    """Which later result of the file was cut off, and not read; empty: none."""
+    unread: tuple[str, ...] = ()
+    """Why requests of the file are no records, each a few words."""
+    lacks: tuple[str, ...] = ()
+    """What the tool does not keep, and what the report is without, in words."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.tool} {self.version}".strip()
+
+
+def finite(value: object, what: str) -> float:
+    """Raises Unusable."""
+    found = read_finite_or_nan(value)
+    if found is None or not abs(found) < 1e11:
+        raise Unusable(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
+    return found
+
+
+def read_duration(value: object, what: str) -> float:
+    """A duration. Raises Unusable."""
+    if not 0 <= (found := finite(value, what)) <= MAX_S:
+        raise Unusable(f"its {what} is {found:g} s")
+    return found
+
+
+def read_token_count(value: object) -> int | None:
+    """Of tokens; None where it is no whole number from 0 on."""
+    found = read_finite_or_nan(value)
+    return None if found is None or not 0 <= found <= 2**53 else round(found)
+
+
+def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) -> tuple[tuple[int, ...], bool]:
+    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end,
+    or more than any answer has, are no stamps: then there are the first and the last."""
+    at = [first_s] if len(gaps_s) < MOST_CHUNKS else []
+    for gap in gaps_s if at else ():
+        value = read_finite_or_nan(gap)
+        if value is None or not 0 <= value <= MAX_S:
+            at = []
+            break
+        at.append(at[-1] + value)
+    if at and (latency_s is None or abs(at[-1] - latency_s) <= max(OFF_S, 0.01 * latency_s)):
+        return tuple(round(s * 1e6) for s in at), True
+    return first_and_last_chunk_us(first_s, first_s if latency_s is None else latency_s)
+
+
+def first_and_last_chunk_us(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
+    """As ``chunks``, where only these two are known. Of an answer of one chunk they are one."""
+    if not 0 <= first_s <= last_s <= MAX_S:
+        raise Unusable("its end is before its first token, or months after")
+    return (round(first_s * 1e6), round(last_s * 1e6)), False
+
+
+def record(
+    *, base_s: float, sent_s: float, closed_s: float, stamps: tuple[int, ...], whole: bool, due_s: float | None = None,
+    **more: Any,
+) -> Record:  # fmt: skip
+    """``base_s``: Unix seconds of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``; ``stamps`` and ``whole``: see
+    chunks. Raises Unusable where it contradicts itself."""
+    more = {"outcome": OK, **more}
+    if closed_s < sent_s:
+        raise Unusable("its end is before its start")
+    begins = sent_s if due_s is None else due_s
+    made = Record(
+        clock_offset_s=base_s,
+        due_at=begins,
+        asked_at=begins,
+        sent_at=sent_s,
+        closed_at=closed_s,
+        chunk_us=stamps,
+        first_output=0 if stamps else None,
+        streamed=bool(stamps) or more["outcome"] != OK,
+        clock="tool",
+        read_lag_us=None,
+        lacks=(*((DUE,) if due_s is None else ()), *(() if whole else (GAPS,))),
+        **more,
+    )
+    try:
+        return parse_record_line(format_record_line(made))  # bounds of all numbers
+    except (ValueError, OverflowError) as error:
+        raise Unusable(str(error)[:200]) from None
+
+
+def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]:
+    """The fields of a failure, by its HTTP status or its words; empty for none."""
+    status = read_token_count(code)
+    status = status if status is not None and 100 <= status <= 599 else None
+    if cancelled:
+        return {"outcome": CANCELLED, "status": status}
+    if not words and (status is None or status < 400):
+        return {}
+    unnamed = "timeout" if "timeout" in words.lower() else UNNAMED
+    known = {429: "rate_limited", 503: "unavailable"}
+    named = unnamed if status is None or status < 400 else known.get(status, "http_status")
+    return {
+        "outcome": named,
+        "status": status,
+        "error": words.strip().splitlines()[-1][:MAX_ERROR] if words.strip() else "",
+    }
+
+
+def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
+    """Input and output tokens of a record; ``by``: who counted the output."""
+    out = read_token_count(written)
+    return {"input_tokens": read_token_count(read), "output_tokens": out, "tokens_from": "" if out is None else by}
+
+
+def lacking(records: Iterable[Record], *more: str) -> tuple[str, ...]:
+    """What the records do not have, in words."""
+    seen = {word for one in records for word in one.lacks}
+    return (*((NO_DUE,) if DUE in seen else ()), *((NO_GAPS,) if GAPS in seen else ()), NO_GATE, *more)

@@ -1,0 +1,1 @@
+"""inference-perf: its metrics and its requests."""

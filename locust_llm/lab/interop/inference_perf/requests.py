@@ -1,0 +1,120 @@
+"""inference-perf: ``per_request_lifecycle_metrics.json``, with the time of each token on the clock of a process; the load
+stands in ``stage_0_lifecycle_metrics.json`` beside it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.files.regular_file import read_regular
+from locust_llm.lab.interop.imported import (
+    NO_DATE,
+    Imported,
+    Unusable,
+    finite,
+    lacking,
+    outcome,
+    read_token_count,
+    record,
+    token_fields,
+)
+from locust_llm.lab.interop.json_fields import Document, nested_value, read_finite_or_nan, read_text, whole
+from locust_llm.records.record import Record
+from locust_llm.records.storage import MAX_JSON_BYTES
+
+FILE: Final = "per_request_lifecycle_metrics.json"
+STAGE: Final = "stage_0_lifecycle_metrics.json"
+
+
+def is_one(document: object) -> bool:
+    return nested_value(document, 0, "info", "response_metrics") is not None or (
+        nested_value(document, 0, "start_time") is not None and nested_value(document, 0, "end_time") is not None
+    )
+
+
+def read(document: Sequence[object], path: Path) -> list[Imported]:
+    """Of several stages only the first has its load beside it, so they have none."""
+    found, unread = list[Record](), list[str]()
+    ended_s = max(
+        (end for one in document if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11),
+        default=0.0,
+    )
+    base_s = path.stat().st_mtime - ended_s
+    for place, one in enumerate(document, 1):
+        try:
+            found.append(_record(one, place, base_s))
+        except Unusable as error:
+            unread.append(f"request {place}: {error}")
+    stage = {} if path.with_name("stage_1_lifecycle_metrics.json").exists() else _stage(path.with_name(STAGE))
+    load = nested_value(stage, "load_summary")
+    places = whole(nested_value(load, "concurrency"))
+    asked = (whole(nested_value(stage, "successes", "count")) or 0) + (
+        whole(nested_value(stage, "failures", "count")) or 0
+    )
+    return [
+        Imported(
+            tool="inference-perf",
+            model=_model(document),
+            records=tuple(found),
+            users=places,
+            rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
+            asked=asked or None,
+            unread=tuple(unread),
+            lacks=lacking(found, NO_DATE),
+        )
+    ]
+
+
+def _stage(path: Path) -> Document:
+    try:
+        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _model(document: Sequence[object]) -> str:
+    """As the first request asked for it."""
+    try:
+        return read_text(nested_value(msgspec.json.decode(str(nested_value(document, 0, "request")).encode()), "model"))
+    except (ValueError, RecursionError):
+        words = str(nested_value(document, 0, "request"))
+        return words.partition('"model": "')[2].partition('"')[0][:200]  # a cut one
+
+
+def _record(one: object, place: int, base_s: float) -> Record:
+    """One chunk may hold several tokens: they have one time."""
+    sent_s, closed_s = finite(nested_value(one, "start_time"), "start"), finite(nested_value(one, "end_time"), "end")
+    error = nested_value(one, "error")
+    words = (
+        read_text(error)
+        or read_text(nested_value(error, "error_msg"))
+        or read_text(nested_value(error, "error_type"))
+        or ("failed" if error else "")
+    )
+    answer = nested_value(one, "info", "response_metrics")
+    used = read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
+    read = read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
+    fields: dict[str, Any] = token_fields(
+        nested_value(one, "info", "input_tokens") if read is None else read,
+        nested_value(answer, "output_tokens") if used is None else used,
+        "tokenizer" if used is None else "usage",
+    )
+    times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
+    return record(
+        id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s, closed_s=closed_s,
+        cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details", "cached_tokens")),
+        stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields, **outcome(None, words),
+    )  # fmt: skip
+
+
+def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
+    at_s = [read_finite_or_nan(one) for one in times]
+    if any(one is None or not math.isfinite(one) or abs(one - sent_s) > 1e7 for one in at_s):
+        raise Unusable("the time of a token is no number")
+    us = [round((one - sent_s) * 1e6) for one in dict.fromkeys(at_s) if one is not None]
+    if us and (us[0] < 0 or sorted(us) != us):
+        raise Unusable("the times of its tokens fall, or begin before the request")
+    return tuple(us)

@@ -1,0 +1,64 @@
+"""Fields: numbers and words out of a JSON document that anybody may have written. What is not there is None."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from locust_llm.lab.interop.load_metrics import Distribution
+
+Document = Mapping[str, Any]
+S_PER: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "ns": 1e-9}
+NAMES: Final = {"mean": "avg", "average": "avg", "median": "p50", "stddev": "std", "std_dev": "std"}
+
+
+def nested_value(document: object, *path: str | int) -> Any:
+    """What lies under these keys, or None."""
+    for key in path:
+        if isinstance(document, Mapping):
+            document = document.get(key)
+        elif isinstance(document, list) and isinstance(key, int) and -len(document) <= key < len(document):
+            document = document[key]
+        else:
+            return None
+    return document
+
+
+def read_finite_or_nan(value: object) -> float | None:
+    """NaN stays NaN, so that it is named. A bool is no number."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value.replace(",", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):  # no number, or a whole one of hundreds of digits
+        return None
+
+
+def whole(value: object) -> int | None:
+    found = read_finite_or_nan(value)
+    return None if found is None or found != found or abs(found) > 2**53 else round(found)
+
+
+def read_text(value: object) -> str:
+    return value[:200].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:
+    """By names like ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``, ``p99.9``; others are passed over. ``scale``:
+    seconds a unit."""
+    ends: dict[str, float] = {}
+    percentiles: dict[float, float] = {}
+    count: int | None = None
+    for name, value in values:
+        name = NAMES.get(name.lower(), name.lower())
+        found = read_finite_or_nan(value)
+        if found is None:
+            continue
+        if name == "count":
+            count = whole(value)
+        elif name in ("avg", "min", "max", "std"):
+            ends[name] = found * scale
+        elif name.startswith("p") and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None and 0 < p < 100:
+            percentiles[p] = found * scale
+    return Distribution(
+        avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"), count=count,
+        percentiles=percentiles,
+    )  # fmt: skip

@@ -1,0 +1,106 @@
+"""Measured: the requests of a run's profiling phase, from which each format makes its figures by its own definitions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.run import Run
+from locust_llm.records.storage import RECORDS, RecordFile, read_run
+
+Floats = NDArray[np.float64]
+
+
+class NotExported(ValueError):
+    """One sentence, without a full stop."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a run came to, request by request."""
+
+    run: Run
+    ok: tuple[Record, ...]
+    """In the order of their sends."""
+    failed: tuple[Record, ...]
+    cut: int
+    """Cut or cancelled: neither answered nor failed."""
+    began_s: float
+    ended_s: float
+    """First send and last end, Unix seconds."""
+
+    @property
+    def duration_s(self) -> float:
+        return self.ended_s - self.began_s
+
+    @property
+    def tokens(self) -> tuple[list[int], list[int]] | None:
+        """Input and output tokens of each; None where they are not known of all."""
+        read = [one.input_tokens for one in self.ok if one.input_tokens is not None]
+        written = [one.output_tokens for one in self.ok if one.output_tokens is not None]
+        return (read, written) if len(read) == len(written) == len(self.ok) else None
+
+    @property
+    def ttft_s(self) -> Floats:
+        return _known(one.ttft_s for one in self.ok)
+
+    @property
+    def latency_s(self) -> Floats:
+        return _known(one.latency_s for one in self.ok)
+
+    @property
+    def tpot_s(self) -> Floats:
+        """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was hidden, that is it."""
+        return _known(
+            itl_s
+            if one.hidden_tokens or one.latency_s is None or one.ttft_s is None
+            else (one.latency_s - one.ttft_s) / (one.output_tokens - 1)
+            for one in self.ok
+            if (itl_s := one.itl_s) is not None and one.output_tokens is not None and one.output_tokens > 1
+        )
+
+    @property
+    def gaps_s(self) -> Floats:
+        """Each gap between two chunks, where all stamps are known."""
+        return np.concatenate([np.empty(0), *(np.array(one.gaps_us, np.float64) / 1e6 for one in self.ok)])
+
+    @property
+    def gaps_known(self) -> bool:
+        return bool(self.ok) and all(one.known_us or not one.chunk_us for one in self.ok)
+
+
+def _known(values: Iterable[float | None]) -> Floats:
+    return np.array([value for value in values if value is not None], np.float64)
+
+
+def sent_s(one: Record) -> float:
+    """Unix seconds; of a request that could not be sent, when it was tried."""
+    return (one.asked_at if one.sent_at is None else one.sent_at) + one.clock_offset_s
+
+
+def measure_run(folder: Path) -> MeasuredRun:
+    """Raises OSError and NotExported."""
+    if not (folder / RECORDS).is_file():
+        raise NotExported(f"it holds no run: it has no {RECORDS}")
+    try:
+        run = read_run(folder)
+    except (OSError, ValueError) as error:
+        raise NotExported(f"its run.json cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    file = RecordFile(folder / RECORDS)
+    records = sorted((one for one in file if one.outcome != RETRIED and one.phase == "profiling"), key=sent_s)
+    return of(run, records)
+
+
+def of(run: Run, records: Sequence[Record]) -> MeasuredRun:
+    """Raises NotExported where nothing was answered."""
+    ok = tuple(one for one in records if one.outcome == OK)
+    if not ok:
+        raise NotExported("no request of its profiling phase was answered")
+    ends = (one.closed_at + one.clock_offset_s for one in records)
+    chunks = (sent_s(one) + one.chunk_us[-1] / 1e6 for one in records if one.chunk_us)
+    cut = sum(one.outcome in (CUT, CANCELLED) for one in records)
+    failed = tuple(one for one in records if one.failed)
+    return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))

@@ -1,0 +1,235 @@
+"""Beside: results of several tools, or without records, as one table; a difference only where the loads are alike."""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from tabulate import tabulate
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.page import render_page
+from locust_llm.records.storage import replace_file
+from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
+from locust_llm.text.format import clean_line, format_brief, print_safely
+
+from . import metrics_registry as known
+from .audit.finding import AuditOutcome
+from .audit.rules import audit
+from .load_metrics import Distribution, Figures
+
+OWN: Final = """
+body { display: block; max-width: 90rem; }
+td { white-space: nowrap; }
+tr:first-child td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+"""
+Said = Callable[[Figures], str]
+
+
+def compare_results(words: Sequence[str]) -> int:
+    """Print the table of the results that ``words`` name. 5 where one cannot be read."""
+    options = parser().parse_args(words)
+    files: list[tuple[Path, Figures]] = []
+    for path in options.results:
+        try:
+            files += [(path, figures) for figures in known.read_figures(path)]
+        except (OSError, known.UnknownFormat) as error:
+            return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
+    found = build_result_table(files)
+    text = format_results_markdown(found)
+    try:
+        if options.markdown:
+            replace_file(options.markdown, text.encode())
+        if options.html:
+            replace_file(
+                options.html,
+                render_page("side_by_side.html", OWN, title="Results beside each other", found=found).encode(),
+            )
+        if options.json:
+            loads = [{"file": str(path), "figures": figures} for path, figures in files]
+            replace_file(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
+    except OSError as error:
+        return fail(f"{error.filename} cannot be written: {error.strerror or error}")
+    print_safely(text)
+    return ExitStatus.OK
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of runs."""
+    parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
+    parser.add_argument("results", type=Path, nargs="*")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--html", type=Path)
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+def of_files(words: Sequence[str]) -> bool:
+    """Whether one of the results is a file: folders alone are runs of ours, unless they are evalscope's."""
+    results: list[Path] = parser().parse_known_args(words)[0].results
+    return len(results) > 1 and any(path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results)
+
+
+class ResultTable(NamedTuple):
+    """Clean text."""
+
+    names: list[str]
+    """Of the columns."""
+    conditions: list[list[str]]
+    measures: list[list[str]]
+    """Rows, each with its name first."""
+    apart: list[str]
+    """Why columns have no difference."""
+    notes: list[str]
+    doubts: list[str]
+    """What stands against single results (audit/)."""
+    held: list[str]
+    """Of each result, how many checks hold."""
+
+
+def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
+    """With the first as the base."""
+    names = distinct([figures.title for _, figures in files])
+    columns = [figures for _, figures in files]
+    base, *_ = columns
+    whys = [unlike(base, figures) for figures in columns]
+    conditions = [["file", *(path.name for path, _ in files)], *conditions_of(columns)]
+    measures = []
+    for name, value in MEASURES.items():
+        cells = [
+            _cell(value(figures), value(base) if place and not why else None)
+            for place, (figures, why) in enumerate(zip(columns, whys, strict=True))
+        ]
+        measures.append([name, *cells])
+    doubts, held = audited([*zip(names, columns, strict=True)])
+    cut = {f"{path.name} ends in the middle of {one.cut}, which was not read.": None for path, one in files if one.cut}
+    return ResultTable(
+        names=names,
+        conditions=said(conditions),
+        measures=said(measures),
+        apart=[
+            f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no differences."
+            for name, why in zip(names, whys, strict=True)
+            if why
+        ],
+        notes=[*map(clean_line, cut), *([] if all(whys[1:]) else [NO_INTERVALS])],
+        doubts=doubts,
+        held=held,
+    )
+
+
+def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
+    """(what stands against each, but for too few samples; how many of its checks hold), in words."""
+    each = [(name, audit(figures)) for name, figures in named]
+    doubts = [
+        clean_line(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
+        for name, found in each
+        for one in found
+        if one.verdict is not AuditOutcome.HOLDS and one.rule != "samples"
+    ]
+    held = [
+        f"{name}: {sum(one.verdict is AuditOutcome.HOLDS for one in found)} of {len(found)}" for name, found in each
+    ]
+    return doubts, held
+
+
+def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
+    """Rows, each with its name first; None: nothing is known."""
+    return [
+        [name, *("-" if one is None else condition(one) for one in columns)] for name, condition in CONDITIONS.items()
+    ]
+
+
+def said(rows: list[list[str]]) -> list[list[str]]:
+    """Clean, without those in which no column has anything."""
+    return [[*map(clean_line, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
+
+
+def format_results_markdown(found: ResultTable) -> str:
+    rows = tabulate([*found.conditions, *found.measures], ["", *found.names], tablefmt="github", disable_numparse=True)
+    return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
+
+
+def distinct(titles: Sequence[str]) -> list[str]:
+    """Clean, those that come again with a number."""
+    return [
+        clean_line(title) if titles.count(title) == 1 else f"{clean_line(title)} ({titles[: place + 1].count(title)})"
+        for place, title in enumerate(titles)
+    ]
+
+
+NO_INTERVALS: Final = (
+    "Differences are from the first column. They have no intervals, as these files have no records: what differs by less "
+    "than two runs of one tool do is no difference."
+)
+
+
+def unlike(base: Figures, other: Figures) -> str:
+    """Why both cannot be compared: other work, or another load; empty: they can. What one of them does not say is no
+    reason."""
+    if found := find_work_differences(_work(base), _work(other)):
+        return ", ".join(map(str, found))
+    for name, a, b in (
+        ("in flight at most", base.concurrency, other.concurrency),
+        ("requests a second asked for", base.rate_per_s, other.rate_per_s),
+    ):
+        if a and b and a != b:
+            return f"{name} {b} for {a}"
+    if (base.rate_per_s is None) != (other.rate_per_s is None) and (base.concurrency is None) != (
+        other.concurrency is None
+    ):
+        return "one is an open loop, the other a closed one"
+    return ""
+
+
+def _work(figures: Figures) -> RunWork:
+    """Tokenizers differ; the server's own count is the same for all."""
+    counted = figures.server_output_tokens
+    output = _length(figures.output_tokens) if counted is None else LengthStatistics(counted)
+    return RunWork(
+        figures.model, {"input tokens": _length(figures.input_tokens), "output tokens": output}, figures.tool
+    )
+
+
+def _length(of: Distribution) -> LengthStatistics | None:
+    if not of.avg:
+        return None
+    return LengthStatistics(of.avg, of.std / math.sqrt(of.count) if of.std and of.count else 0.0)
+
+
+def _cell(value: float | None, base: float | None) -> str:
+    if value is None:
+        return "-"
+    more = f" ({(value / base - 1) * 100:+.1f}%)" if base else ""
+    return f"{format_brief(value)}{more}"
+
+
+def _of(field: str, point: str) -> Callable[[Figures], float | None]:
+    def value(figures: Figures) -> float | None:
+        of: Distribution = getattr(figures, field)
+        found = of.avg if point == "mean" else of.percentiles.get(float(point[1:]))
+        return None if found is None else found * 1e3
+
+    return value
+
+
+CONDITIONS: Final[dict[str, Said]] = {
+    "model": lambda one: one.model or "-",
+    "in flight at most": lambda one: f"{one.concurrency or '-'}",
+    "prefills at most": lambda one: f"{one.prefill_concurrency or '-'}",
+    "requests/s asked for": lambda one: "-" if one.rate_per_s is None else f"{one.rate_per_s:g}",
+    "requests": lambda one: "-" if one.requests is None else f"{one.requests:,}",
+    "failed": lambda one: f"{one.failed:,}",
+    "input tokens": lambda one: format_brief(one.input_tokens.avg),
+    "output tokens": lambda one: format_brief(one.output_tokens.avg),
+    "output tokens by the server": lambda one: format_brief(one.server_output_tokens),
+}
+MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
+    **{f"{name} {point}, ms": _of(field, point) for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
+       for point in ("mean", "p50", "p90", "p95", "p99")},
+    **{f"latency {point}, ms": _of("latency", point) for point in ("mean", "p50", "p99")},
+    "requests/s": lambda one: one.requests_per_s,
+    "output tokens/s": lambda one: one.output_tokens_per_s,
+}  # fmt: skip

@@ -1,0 +1,92 @@
+"""Table: figures as a tool printed them, with its command line above: boxes, pipes, or columns in Markdown."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from locust_llm.lab.interop.load_metrics import Figures
+
+from .json_fields import S_PER, read_distribution, read_finite_or_nan, whole
+
+CELLS: Final = re.compile("[│|┃]")
+BORDER: Final = re.compile(r"\s*[|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-][\s|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-]*")
+HEAD: Final = ("avg", "mean", "min", "max", "p50", "median", "p90", "p95", "p99", "std")
+NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "latency": ("request latency", "end-to-end latency", "e2e latency", "e2el"),
+    "ttft": ("time to first token", "ttft"),
+    "tpot": ("inter token latency", "inter-token latency", "time per output token", "tpot", "itl"),
+    "output_tokens": ("output sequence length", "output tokens per request"),
+    "input_tokens": ("input sequence length", "input tokens per request"),
+}
+RATES: Final[dict[str, tuple[str, ...]]] = {
+    "requests_per_s": ("request throughput",),
+    "output_tokens_per_s": ("output token throughput", "output throughput"),
+    "total_tokens_per_s": ("total token throughput",),
+    "duration_s": ("benchmark duration",),
+    "requests": ("request count", "successful requests"),
+}
+FLAGS: Final = {
+    "concurrency": ("concurrency", "max-concurrency"),
+    "prefill_concurrency": ("prefill-concurrency",),
+    "rate_per_s": ("request-rate",),
+    "asked_output_tokens": ("output-tokens-mean", "osl", "random-output-len"),
+    "requests": ("request-count", "num-prompts"),
+    "duration_s": ("benchmark-duration",),
+}
+COUNTS: Final = ("concurrency", "prefill_concurrency", "requests")
+FLAG: Final = re.compile(r"--([a-z][a-z0-9-]+)[ =]+([0-9.]+)\b")
+UNIT: Final = re.compile(r"\(([a-z/µ]+)\)", re.IGNORECASE)
+TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
+"""A progress bar at its end: count, and the time that it took."""
+
+
+def read_tables(words: str) -> list[Figures]:
+    """Each table with a latency or a TTFT is a load; the command that stands nearest above it has its options."""
+    found, above = list[Figures](), list[str]()
+    rows: dict[str, dict[str, object]] = {}
+    head: list[str] = []
+    for line in [*words.splitlines(), ""]:
+        cells = [cell.strip() for cell in CELLS.split(line)][1:-1]
+        if len(cells) > 2 and any(cell.lower() in HEAD for cell in cells[1:]):
+            head = [cell.lower() for cell in cells[1:]]
+        elif head and len(cells) == len(head) + 1:
+            rows[cells[0].lower()] = dict(zip(head, cells[1:], strict=True))
+        elif rows and not BORDER.fullmatch(line):
+            found += _load(rows, "\n".join(above), len(found) + 1)
+            rows, head, above = {}, [], [line]
+        else:
+            above.append(line)
+    return found
+
+
+def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterator[Figures]:
+    values: dict[str, object] = {}
+    for name, row in rows.items():
+        scale = S_PER.get(unit[1].lower(), 1.0) if (unit := UNIT.search(name)) else 1.0
+        if field := _field(name, NAMES):
+            values[field] = read_distribution(row.items(), scale)
+        elif (field := _field(name, RATES)) and (
+            first := read_finite_or_nan(next(iter(row.values()), None))
+        ) is not None:
+            values[field] = round(first) if field in COUNTS else first
+    if "latency" not in values and "ttft" not in values:
+        return
+    flags = dict(FLAG.findall(above))
+    for field, names in FLAGS.items():
+        asked = next((flags[name] for name in names if name in flags), None)
+        if asked is not None:
+            values.setdefault(field, whole(asked) if field in COUNTS else read_finite_or_nan(asked))
+    if took := TOOK.search(above):
+        count, hours, minutes, seconds = (int(part or 0) for part in took.groups())
+        values.setdefault("requests", count)
+        values.setdefault("duration_s", float(hours * 3600 + minutes * 60 + seconds))
+    tool = "AIPerf" if "aiperf" in above.lower() else "table"
+    label = str(place) if tool == "table" else f"table {place}"
+    yield msgspec.convert({"tool": tool, "label": label, **values}, Figures)
+
+
+def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
+    """By the words before the unit."""
+    return next((field for field, words in fields.items() if UNIT.sub("", name).strip() in words), "")

@@ -1,0 +1,1 @@
+"""vllm bench: its metrics, its requests, and a run written in its format."""

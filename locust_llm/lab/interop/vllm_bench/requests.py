@@ -1,0 +1,98 @@
+"""vLLM: ``vllm bench serve --save-result --save-detailed``: lists with a value for each request, times in seconds on the
+clock of a process."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from locust_llm.lab.interop.imported import (
+    NO_DATE,
+    Imported,
+    Unusable,
+    chunks,
+    finite,
+    lacking,
+    outcome,
+    read_duration,
+    record,
+    token_fields,
+)
+from locust_llm.lab.interop.json_fields import Document, read_finite_or_nan, read_text, whole
+from locust_llm.records.record import Record
+
+LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "errors")
+
+
+def is_one(document: Document) -> bool:
+    return "mean_ttft_ms" in document and "request_throughput" in document
+
+
+def read(document: Document, path: Path) -> list[Imported]:
+    """Raises Unusable without what each request had."""
+    lists = {name: document.get(name) for name in (*LISTS, "latencies")}
+    if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):
+        raise Unusable("it has no list of its requests (vllm bench serve writes one with --save-detailed)")
+    if not isinstance(lists["start_times"], list):
+        raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
+    rate, burstiness = read_finite_or_nan(document.get("request_rate")), read_finite_or_nan(document.get("burstiness"))
+    open_loop = rate is not None and 0 < rate < float("inf")
+    found, unread = _records(lists, read_text(document.get("date")), path)
+    asked = (whole(document.get("completed")) or 0) + (whole(document.get("failed")) or 0)
+    return [
+        Imported(
+            tool="vllm bench",
+            model=read_text(document.get("model_id")),
+            records=tuple(found),
+            users=whole(document.get("max_concurrency")),
+            rate_per_s=rate if open_loop else None,
+            arrivals="" if not open_loop or burstiness is None
+            else "poisson" if burstiness == 1 else f"gamma (smoothness {burstiness:g})",
+            asked=asked or None,
+            unread=tuple(unread),
+            lacks=lacking(found, NO_DATE),
+        )
+    ]  # fmt: skip
+
+
+def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
+    found, unread = list[Record](), list[str]()
+    starts = [
+        value for one in lists["start_times"] if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
+    ]
+    ended_s = max(starts, default=0.0)
+    base_s = _unix(date, path) - ended_s
+    for place in range(len(lists["start_times"])):
+        try:
+            found.append(_record({name: _nth(lists[name], place) for name in lists}, place + 1, base_s))
+        except Unusable as error:
+            unread.append(f"request {place + 1}: {error}")
+    return found, unread
+
+
+def _nth(values: object, place: int) -> Any:
+    return values[place] if isinstance(values, list) and place < len(values) else None
+
+
+def _unix(date: str, path: Path) -> float:
+    """When the tool wrote the file: its date, which has no time zone, as UTC."""
+    with suppress(ValueError, OverflowError):
+        return float(time.mktime(time.strptime(date, "%Y%m%d-%H%M%S")) - time.timezone)
+    return path.stat().st_mtime
+
+
+def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
+    """The first event may carry nothing but the role: so does its TTFT."""
+    sent_s = finite(one["start_times"], "start time")
+    words = one["errors"] if isinstance(one["errors"], str) else ""
+    failure = outcome(None, words)
+    fields = {"id": f"request-{place}", "worker": "vllm bench", "base_s": base_s, "sent_s": sent_s, **failure}
+    fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
+    latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
+    if failure:
+        return record(**fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True)
+    if not isinstance(one["itls"], list):
+        raise Unusable("its list of gaps is missing")
+    stamps, complete = chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
+    return record(**fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete)

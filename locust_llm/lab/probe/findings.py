@@ -1,0 +1,54 @@
+"""Findings of a probe, as frozen data: symptoms, diagnosis and advice."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+from locust_llm.records.run import BROKEN, NAMED, UNDECIDED
+from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.rules import Rules
+
+from .advice import Advice, derive_advice
+from .diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose_scheduler
+from .measurements import ProbeMeasurements, measure_probe
+from .requests import SIZED_KINDS, ProbeResult
+
+
+class ProbeFindings(msgspec.Struct, frozen=True, kw_only=True):
+    symptoms: ProbeMeasurements
+    diagnosis: Diagnosis
+    advice: tuple[Advice, ...] = ()
+    outcome: str = UNDECIDED
+    """``named``, ``untold`` or ``broken``."""
+
+
+def examine_probe(
+    results: Sequence[ProbeResult], client: str | None = None, itl_target_s: float | None = None
+) -> ProbeFindings:
+    """``client``: the client verdict; below OK there is no advice, as the load generator may have distorted the figures."""
+    found = measure_probe(results)
+    named = diagnose_scheduler(found, client)
+    advised = derive_advice(found, named, itl_target_s) if client in (None, OK) else ()
+    broken = found.failed > MAX_FAILED_SHARE * found.requests
+    outcome = NAMED if named.name != CANNOT_TELL else BROKEN if broken else UNDECIDED
+    return ProbeFindings(symptoms=found, diagnosis=named, advice=advised, outcome=outcome)
+
+
+def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
+    """The least TTFT that the diagnosis compares, so that an error matters as a share of it: the median of the shortest
+    prompts of the rounds, a quarter of the longest. None: no such prompt was answered."""
+    ttfts_s = defaultdict[int, list[float]](list)
+    for one in results:
+        if one.ok and one.round and one.role == "long" and one.kind in SIZED_KINDS:
+            ttfts_s[one.asked_tokens].append(one.ttft_s)
+    return median(ttfts_s[min(ttfts_s)]) if ttfts_s else None
+
+
+def itl_limit_s(rules: Rules) -> float | None:
+    """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None without one."""
+    conditions = [*rules.good, *(one for rule in rules.readable for one in rule.given)]
+    limits = [one.limit for one in conditions if one.metric == "itl"]
+    limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]
+    return min(limits, default=None)

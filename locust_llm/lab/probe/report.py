@@ -1,0 +1,212 @@
+"""The report of an interference probe: the scheduler first, then the measurements, then the advice.
+
+Every figure is the median over the rounds of the probe, with the least and the greatest of them in brackets.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from statistics import median
+from typing import Final
+
+from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
+from locust_llm.lab.probe.findings import ProbeFindings
+from locust_llm.lab.probe.measurements import BurstResult, DecoderStall, ProbeMeasurements, PromptCost
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.text.format import format_brief, format_count, format_duration
+
+BESIDE_HEADING: Final = "Prompts beside decoders"
+MAX_SPREAD: Final = 1.3
+"""Of a budget, upper end / lower end; a wider one is shown as a range, without a value in the middle."""
+MIN_STEPS: Final = 4
+"""Of the longest prompt; a budget from fewer is shown as a range too."""
+PROMPT_COUNTS: Final = {"stall": "one of", "pair": "two of"}
+MAX_CACHED_RATIO: Final = 0.5
+"""TTFT of the second time / first time; a prompt below it was not computed again."""
+
+
+def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
+    """Its name and the reasons; or what is missing to name it."""
+    d = probe.diagnosis
+    yield TextBlock(f"Scheduler: {format_diagnosis(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
+    for missing in d.missing:
+        yield TextBlock(f"Reason: {missing}.")
+    for i, reason in enumerate(d.reasons):
+        yield TextBlock(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
+
+
+def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
+    """``chunked, a step takes about 512 tokens (490 to 530); 1 prompt at a time``"""
+    if d.name == CANNOT_TELL:
+        return CANNOT_TELL
+    budget = "" if d.budget is None else f", a step takes {_budget(d.budget, found)}"
+    most = max((len(burst.ttft_s) for burst in found.bursts), default=0)
+    least = "at least " if d.slots is not None and d.slots > 1 and d.slots == most else ""
+    slots = "" if d.slots is None else f"; {least}{format_count(d.slots, 'prompt')} at a time"
+    return f"{d.name}{budget}{slots}"
+
+
+def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
+    """The figures, and the advice."""
+    found = probe.symptoms
+    if found.costs:
+        yield Heading("Prompts alone")
+        yield _costs(found)
+    if (table := make_stall_table(found)) is not None:
+        yield Heading(BESIDE_HEADING)
+        yield table
+        yield TextBlock(_legend(found))
+    if found.bursts:
+        yield Heading("Bursts of equal prompts, without decoders")
+        yield _bursts(found.bursts)
+        yield TextBlock("together: prompts in the first group of first tokens; ?: neither one by one nor in groups")
+    others = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
+    if others:
+        yield Heading("Other measurements")
+        yield from map(TextBlock, others)
+    if probe.advice:
+        yield Heading("Advice")
+        yield from (TextBlock(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
+
+
+def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[DecoderStall]]:
+    """Those of one kind and length together, in this order."""
+
+    def key(stall: DecoderStall) -> tuple[bool, int]:
+        return stall.kind != "stall", stall.asked_tokens
+
+    return (list(some) for _, some in groupby(sorted(stalls, key=key), key))
+
+
+def _budget(budget: tuple[float, float, float], found: ProbeMeasurements) -> str:
+    low, about, high = budget
+    longest = found.of("stall", found.longest)
+    few = not longest or median(stall.steps for stall in longest) < MIN_STEPS
+    if high == float("inf"):
+        return f"at least {_outward(low, up=False):,} tokens"
+    if few or high > MAX_SPREAD * low:
+        return f"between {_outward(low, up=False):,} and {_outward(high, up=True):,} tokens"
+    return f"about {about:,.0f} tokens ({low:,.0f} to {high:,.0f})"
+
+
+def _outward(tokens: float, *, up: bool) -> int:
+    """To two significant digits, so that the interval only grows."""
+    whole = max(1, int(tokens))
+    unit = int(10 ** max(0, len(str(whole)) - 2))
+    return -int(-tokens // unit) * unit if up else whole // unit * unit
+
+
+def _costs(found: ProbeMeasurements) -> TableBlock:
+    def cells(before: PromptCost | None, cost: PromptCost) -> tuple[str, ...]:
+        rate = "-"
+        if before is not None and cost.input_tokens > before.input_tokens:
+            rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
+        return f"{cost.input_tokens:,} tokens", _ms(cost.ttft_s), str(len(cost.ttft_s)), rate
+
+    rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
+    head = ("prompt", "TTFT (ms)", "requests", "\N{MICRO SIGN}s per further token")
+    return TableBlock(head, tuple(rows))
+
+
+def make_stall_table(found: ProbeMeasurements) -> TableBlock | None:
+    """Of prompts beside decoders; None: there was none."""
+
+    def cells(stalls: list[DecoderStall]) -> tuple[str, ...]:
+        asked, kind = stalls[0].asked_tokens, stalls[0].kind
+        alone_s = found.alone_s(asked)
+        return (
+            f"{PROMPT_COUNTS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
+            "-" if alone_s is None else _ms([alone_s * (2 if kind == "pair" else 1)]),
+            _ms([stall.ttft_s for stall in stalls]),
+            _ms([stall.longest_s for stall in stalls]),
+            _spread([stall.steps for stall in stalls]),
+            _spread([100 * stall.pace for stall in stalls]),
+            _spread([stall.meanwhile for stall in stalls]),
+        )
+
+    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "tokens")
+    return TableBlock(head, tuple(map(cells, group_stalls_by_length(found.stalls)))) if found.stalls else None
+
+
+def _legend(found: ProbeMeasurements) -> str:
+    quiet = "" if found.quiet_s is None else f" Mean gap without a prompt: {format_duration(found.quiet_s)}."
+    few = {stall.decoders for stall in found.stalls}
+    decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
+    return (
+        f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: to the first token of the "
+        "prompt (of two, the later); longest gap: of the median decoder in that time; steps: gaps in which the prompt was "
+        "computed; pace: of the decoders, in % of before; tokens: of the median decoder in that time. In brackets: "
+        "lowest and "
+        f"highest round.{quiet}"
+    )
+
+
+def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
+    def cells(burst: BurstResult) -> tuple[str, ...]:
+        each = " ".join(format_brief(s * 1e3, digits=3) for s in burst.ttft_s)
+        return f"{burst.input_tokens:,} tokens", str(len(burst.ttft_s)), str(burst.side_by_side or "?"), each
+
+    return TableBlock(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts)))
+
+
+def _behind(found: ProbeMeasurements) -> Iterator[str]:
+    if found.behind:
+        waited, took = ([one.waited for one in found.behind], [one.ttft_s for one in found.behind])
+        alone = "" if found.short_s is None else f", {format_duration(found.short_s)} alone"
+        yield (
+            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
+            f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the long one."
+        )
+
+
+def _cached(found: ProbeMeasurements) -> Iterator[str]:
+    if not found.cached:
+        return
+    first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
+    hits = sum(pair.again_s <= MAX_CACHED_RATIO * pair.first_s for pair in found.cached)
+    tokens = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
+    usage = f", {_spread(tokens)} of its tokens cached by the server's count" if tokens else ""
+    name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching"
+    yield (
+        f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_ms(first)} ms, and "
+        f"{_ms(again)} ms the second time{usage}."
+    )
+
+
+def _early(found: ProbeMeasurements) -> Iterator[str]:
+    if found.early_s is None:
+        yield "No event without content came much before a first token."
+    else:
+        yield f"An event without content came up to {format_duration(found.early_s)} before the first token."
+
+
+def _agreement(found: ProbeMeasurements) -> Iterator[str]:
+    """How far the rounds are apart."""
+    largest = []
+    for what, figures in (
+        ("TTFT alone", [cost.ttft_s for cost in found.costs]),
+        (
+            "TTFT beside decoders",
+            [[stall.ttft_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)],
+        ),
+        ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)]),
+        ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
+    ):
+        apart = [
+            max(abs(value / median(values) - 1) for value in values)
+            for values in figures
+            if len(values) > 1 and median(values) > 0
+        ]
+        if apart:
+            largest.append(f"{what} {max(apart):.0%}")
+    if largest:
+        yield f"Largest deviation of a round from the median: {', '.join(largest)}."
+
+
+def _ms(values_s: Sequence[float]) -> str:
+    return _spread([seconds * 1e3 for seconds in values_s], digits=3)
+
+
+def _spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
+    """``275 (268 to 280)``; without brackets where both ends read as the median does."""
+    middle, low, high = (format_brief(value, unit, digits) for value in (median(values), min(values), max(values)))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"

@@ -1,0 +1,1 @@
+"""Commands of the twin: ``fit``, ``predict`` and ``drift``; command.py chooses between them."""

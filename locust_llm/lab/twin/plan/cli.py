@@ -1,0 +1,88 @@
+"""Command: ``locust-llm plan TWIN``."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.twin import file
+from locust_llm.lab.twin.commands import predict, progress, workload
+from locust_llm.lab.twin.whatif import limits
+from locust_llm.lab.twin.whatif.rows import Asker
+from locust_llm.report.console_end import find_console_width
+from locust_llm.report.render.text import render_plain_blocks
+from locust_llm.text.format import print_safely
+
+from . import plan, text
+from .arrivals import FLAT, SHAPES, parse_planned_arrivals
+
+DESCRIPTION: Final = """\
+The fewest replicas that hold an SLO with one of them lost, what they cost, and when to add and to remove one, by a twin."""
+EPILOG: Final = """\
+Requests are spread evenly over the replicas. A twin whose error on loads kept out of its fit is above 10% gives the
+shape of a load, and no number of replicas.
+
+  locust-llm plan twin.toml --arrivals 120000/day --day diurnal --slo 'ttft p95 < 1s' --gpu-hour 2.5
+"""
+
+
+def run_plan(words: list[str]) -> int:
+    """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5: refused."""
+    options = _parser().parse_args(words)
+    try:
+        made = _plan(options)
+    except ValueError as error:
+        return fail(str(error))
+    if options.json:
+        print_safely(msgspec.json.encode(text.plan_as_json(made)).decode() + "\n")
+    else:
+        print_safely(render_plain_blocks(text.plan_document(made), find_console_width()))
+    if made.only_shape:
+        return ExitStatus.INCONCLUSIVE
+    return ExitStatus.RULE_FAILED if made.fleet is None else ExitStatus.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm plan", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_plan_arguments(parser)
+    return parser
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one")
+    parser.add_argument(
+        "--arrivals", required=True, metavar="WHAT",
+        help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its lengths count too",
+    )  # fmt: skip
+    parser.add_argument("--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})")
+    predict.add_rules(parser)
+    workload.add_workload_arguments(parser)
+    parser.add_argument("--gpu-hour", type=float, metavar="PRICE", help="of a GPU; without it nothing is said of costs")
+    parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
+    """Raises ValueError of one sentence."""
+    rules = predict.parse_rules(options)
+    if not any(rule.decides for rule in rules):
+        raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")
+    if options.gpus_per_replica < 1:
+        raise ValueError(f"--gpus-per-replica must be at least 1, got {options.gpus_per_replica}")
+    if options.gpu_hour is not None and not 0 < options.gpu_hour < 1e6:
+        raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
+    twin = file.read_twin(options.twin)
+    coming = parse_planned_arrivals(options.arrivals, options.day)
+    sent = workload.workload(options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths))
+    if why := limits.refuse_extrapolation(twin, sent.lengths) or limits.unfit(twin, sent.lengths):
+        raise ValueError(why)
+    with progress.show_counted_progress("rates") as on_progress:
+        return plan.plan_capacity(
+            Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming, options.gpus_per_replica,
+            options.gpu_hour, lambda asked: on_progress(asked, plan.ASKED),
+        )  # fmt: skip

@@ -1,0 +1,230 @@
+"""Text: a plan as a document, and as data for machines."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from locust_llm.lab.twin.load_metrics import IN_FLIGHT
+from locust_llm.lab.twin.predict import PredictedValue, answer, log_ratios
+from locust_llm.lab.twin.twin import VERDICTS
+from locust_llm.lab.twin.whatif.errors import standard_error_of
+from locust_llm.lab.twin.whatif.evaluate_rules import figure_of
+from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow
+from locust_llm.lab.twin.whatif.text import figure_title, format_predicted
+from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
+from locust_llm.text.format import format_brief, format_count
+
+from .cost import MONTH_H
+from .plan import SHARES, CapacityPlan
+
+SCHEMA: Final = 1
+USUAL: Final = ("ttft p50", "ttft p95", "itl p99")
+COLUMNS: Final = 4
+"""Figures of a table."""
+BAR: Final = 30
+"""Characters of the busiest hour."""
+ASSUMED: Final = (
+    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router that looks at the load "
+    "does a little better, one that keeps sessions or prefixes together worse. The time that a new replica takes to start "
+    "is not in the thresholds."
+)
+
+
+def plan_document(plan: CapacityPlan) -> Iterator[Block]:
+    yield Heading(f"Plan: {plan.name}")
+    yield Headline(plan_headline(plan))
+    trust = plan.twin.trust
+    if not plan.only_shape:
+        yield TextBlock(
+            f"The twin is {VERDICTS[trust.verdict]}: {'; '.join(trust.reasons) or 'its file gives no reason'}."
+        )
+    yield TextBlock(
+        f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak {rate(plan.arrivals.peak)}. "
+        f"{plan.workload[:1].upper()}{plan.workload[1:]}. SLO: {'; '.join(map(str, plan.rules))}."
+    )
+    if plan.only_shape:
+        yield from _shape(plan)
+    elif plan.rows:
+        yield _replicas(plan)
+        for note in plan_notes(plan):
+            yield TextBlock(note)
+    if plan.fleet is not None:
+        yield from _thresholds(plan)
+    if plan.cost is not None:
+        yield from _cost(plan)
+    yield from _day(plan)
+
+
+def plan_headline(plan: CapacityPlan) -> str:
+    if plan.only_shape:
+        return plan.only_shape
+    found, middle = plan.fleet, plan.by_middle
+    if found is None:
+        return "No number of replicas is surely within the SLO: one that has next to nothing to do is not (below)."
+    less = (
+        f" By the middle of the answers instead of their 95% intervals it would be {middle.replicas}."
+        if middle is not None and middle.replicas != found.replicas
+        else ""
+    )
+    working = f"{found.working} {'holds' if found.working == 1 else 'hold'}"
+    return (
+        f"{format_count(found.replicas, 'replica')}: {working} the peak within the SLO when one is lost. One holds "
+        f"{rate(found.per_replica)}.{less}"
+    )
+
+
+def rate(per_s: float) -> str:
+    return f"{format_brief(per_s, digits=3)} requests/s"
+
+
+def _replicas(plan: CapacityPlan) -> TableBlock:
+    """Of the peak, over so many replicas."""
+    figures = _columns(plan)
+    rows = tuple(
+        (
+            str(round(plan.arrivals.peak / row.case.asked.load.rate)) if plan.fleet else "any",
+            format_brief(row.case.asked.load.rate, digits=3),
+            *(
+                "grows" if row.falls_behind and name != THROUGHPUT else format_predicted(name, row.answers[name])
+                for name in figures if name in row.answers
+            ),
+            f"{row.answers[IN_FLIGHT].about:.1f}",
+            ", ".join(filter(None, (row.status, "extrapolated" if row.beyond else ""))),
+        )
+        for row in plan.rows
+    )  # fmt: skip
+    return TableBlock(
+        ("Replicas", "requests/s each", *(figure_title(name, False) for name in figures), "in flight", "SLO"), rows
+    )
+
+
+def _columns(plan: CapacityPlan) -> tuple[str, ...]:
+    found = dict.fromkeys((*map(figure_of, plan.rules), *USUAL))
+    found.pop(THROUGHPUT, None)
+    return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
+
+
+def plan_notes(plan: CapacityPlan) -> Iterator[str]:
+    if plan.limited:
+        yield (
+            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep with more load may show "
+            "that fewer replicas do."
+        )
+    for what in dict.fromkeys(what for row in plan.rows for what in row.beyond):
+        yield f"Extrapolated, outside of what the twin was fitted to: {what}."
+    for what in dict.fromkeys(what for row in plan.rows for what in row.unknown):
+        yield f"Unknown of this server, and it matters here: {what}."
+    yield ASSUMED
+
+
+def _shape(plan: CapacityPlan) -> Iterator[Block]:
+    """Against the lowest load."""
+    if not plan.rows:
+        return
+    figures = _columns(plan)
+    rows = tuple(
+        (
+            f"{share:.0%}",
+            *(format_predicted(name, one, True) if (one := relative(plan, row, name)) else "-" for name in figures),
+        )
+        for share, row in zip(SHARES, plan.rows, strict=True)
+    )
+    yield TextBlock(
+        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls behind, by the rate as a "
+        "share of that one:"
+    )
+    yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), rows)
+
+
+def relative(plan: CapacityPlan, row: WhatIfRow, figure: str) -> PredictedValue | None:
+    first = plan.rows[0]
+    if figure not in row.logs or figure not in first.logs:
+        return None
+    return answer(log_ratios(row.logs[figure], first.logs[figure]), standard_error_of(figure, plan.twin.trust.errors))
+
+
+def _thresholds(plan: CapacityPlan) -> Iterator[Block]:
+    found = plan.fleet
+    assert found is not None
+    yield Heading("When to add and to remove a replica")
+    lost = found.replicas - 1
+    rows = [("add one above", format_brief(found.add_above, digits=3), f"{plan.add_in_flight:.1f}")]
+    if found.remove_below:
+        rows.append(("remove one below", format_brief(found.remove_below, digits=3), f"{plan.remove_in_flight:.1f}"))
+    yield TableBlock(("Of each replica", "requests/s", "requests in flight"), tuple(rows))
+    yield TextBlock(
+        f"With {found.replicas} replicas: above, {lost} would not hold it; below, one fewer would, with some room. With n, "
+        f"add one above (n - 1) / n x {format_brief(found.per_replica, digits=3)}, remove one below 0.9 x (n - 2) / n x "
+        f"{format_brief(found.per_replica, digits=3)} requests/s of each; never fewer than 2."
+    )
+
+
+def _cost(plan: CapacityPlan) -> Iterator[Block]:
+    found = plan.cost
+    assert found is not None
+    yield Heading("Cost")
+    rows = (
+        ("GPUs", f"{found.gpus:,}"),
+        (f"a month ({MONTH_H} h)", f"{found.month:,.0f}"),
+        ("a month, replicas by the hour's load", f"{found.month_scaled:,.0f}"),
+        ("a million output tokens", f"{found.million_output:,.2f}"),
+        ("a million tokens, prompts included", f"{found.million_all:,.2f}"),
+    )
+    yield TableBlock(("", "in the currency of --gpu-hour"), rows, label=40)
+
+
+def _day(plan: CapacityPlan) -> Iterator[Block]:
+    """Hour by hour; one line where all are alike."""
+    hours = plan.arrivals.hours
+    if len(set(hours)) == 1:
+        return
+    yield Heading("The day")
+    most, bursts = max(hours), plan.arrivals.peak / max(hours)
+    rows = tuple(
+        (
+            f"{hour:02}", format_brief(one, digits=3), str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
+            "#" * round(BAR * one / most),
+        )
+        for hour, one in enumerate(hours)
+    )  # fmt: skip
+    yield TableBlock(("Hour", "requests/s", "replicas", ""), rows, numbers=False)
+
+
+def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
+    """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's load."""
+    found, shape = plan.fleet, bool(plan.only_shape)
+    return {
+        "schema": SCHEMA,
+        "twin": {"file": plan.name, "verdict": plan.twin.trust.verdict, "error": plan.twin.trust.error},
+        "rules": [str(rule) for rule in plan.rules],
+        "arrivals": {
+            "hours": [float(f"{one:.5g}") for one in plan.arrivals.hours],
+            "mean": plan.arrivals.mean,
+            "peak": plan.arrivals.peak,
+        },
+        "only_shape": plan.only_shape or None,
+        "replicas": None if found is None else found.replicas,
+        "replicas_by_middle": None if plan.by_middle is None else plan.by_middle.replicas,
+        "requests_per_s_per_replica": None if found is None else found.per_replica,
+        "limited_by_what_was_measured": plan.limited or None,
+        "add_above": None if found is None else {"requests_per_s": found.add_above, "in_flight": plan.add_in_flight},
+        "remove_below": None
+        if found is None or not found.remove_below
+        else {"requests_per_s": found.remove_below, "in_flight": plan.remove_in_flight},
+        "cost": None if plan.cost is None else plan.cost._asdict(),
+        "rows": [
+            {
+                "load_share": share if shape else None,
+                "requests_per_s": None if shape else row.case.asked.load.rate,
+                "status": row.status or None,
+                "falls_behind": row.falls_behind,
+                "extrapolated": list(row.beyond),
+                "unknown": list(row.unknown),
+                "answers": {
+                    name: list(one)
+                    for name in row.answers
+                    if (one := relative(plan, row, name) if shape else row.answers[name]) is not None
+                },
+            }
+            for share, row in zip(SHARES if shape else (None,) * len(plan.rows), plan.rows, strict=True)
+        ],
+    }

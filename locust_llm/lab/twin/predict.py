@@ -1,0 +1,132 @@
+"""Answers: the figures of a load as a twin predicts them, each with its interval."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev, variance
+from typing import Final, NamedTuple
+
+from .load_metrics import FIGURES, latency_figures, stage_figures, steady_requests
+from .loads import Lengths, OfferedLoad, simulated
+from .model import SchedulerSettings, ServerModel
+from .observations import ObservedStage
+from .twin import Twin
+
+WIDTH: Final = 2.45
+"""Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a dozen draws."""
+SEED: Final = 20_000
+LEAST: Final = 1e-9
+"""Of a figure, so that it has a logarithm."""
+
+
+class PredictedValue(NamedTuple):
+    """Seconds, or tokens a second."""
+
+    low: float
+    about: float
+    high: float
+
+
+class WhatIf(NamedTuple):
+    """A what-if."""
+
+    load: OfferedLoad
+    prefill_limit: float = math.inf
+    settings: SchedulerSettings | None = None
+    """None: as they were fitted."""
+
+
+def answers(
+    models: Sequence[ServerModel], asked: WhatIf, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
+) -> dict[str, PredictedValue]:
+    """By figure. ``errors``: of the model itself, as shares."""
+    found = logarithms(models, asked, lengths, FIGURES, seed=seed)
+    return {figure: answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items()}
+
+
+def logarithms(
+    models: Sequence[ServerModel],
+    asked: WhatIf,
+    lengths: Lengths,
+    wanted: Sequence[str],
+    *,
+    seed: int = SEED,
+    count: int = 0,
+    settled: bool = False,
+) -> dict[str, list[float]]:
+    """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once, neighbours with the same
+    requests. What was asked with the same seed has the same requests and models, so two can be compared in pairs: see
+    ``against``."""
+    stages = [
+        simulated(
+            model if asked.settings is None else model.with_settings(asked.settings), asked.load, lengths,
+            seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
+        )
+        for number, model in enumerate(models)
+    ]  # fmt: skip
+    return logarithms_of(stages, wanted, settled=settled)
+
+
+def logarithms_of(
+    stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
+) -> dict[str, list[float]]:
+    """Of one load, a stage of each model. A high percentile of few requests is too low on average, so percentiles are moved,
+    all alike, to have the mean that all requests together have."""
+    found = alone(stages, wanted, settled=settled)
+    together = latency_figures([one for stage in stages for one in steady_requests(stage, settled=settled)], wanted)
+    for figure, value in together.items():
+        if figure in found:
+            moved = math.log(max(value, LEAST)) - fmean(found[figure])
+            found[figure] = [one + moved for one in found[figure]]
+    return found
+
+
+def alone(stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+    """The same, each as it is: what a run of so many requests is held against."""
+    each = [stage_figures(stage, wanted, settled=settled) for stage in stages]
+    found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
+    return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
+
+
+def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:
+    """How many times as much, as logarithms, model by model."""
+    return [one - other for one, other in zip(logs, base, strict=False)]
+
+
+def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> PredictedValue:
+    """``width``: standard errors to each side."""
+    return _around(fmean(logs), width * math.sqrt(uncertain(logs) + error**2))
+
+
+def answer_of_run(logs: Sequence[float]) -> PredictedValue:
+    """Where one more run is: with its own chance beside what is uncertain about the mean."""
+    return _around(fmean(logs), WIDTH * math.sqrt(uncertain(logs) + _variances(logs)[1]))
+
+
+def _around(about: float, wide: float) -> PredictedValue:
+    return PredictedValue(math.exp(about - wide), math.exp(about), math.exp(about + wide))
+
+
+def uncertain(logs: Sequence[float]) -> float:
+    """Variance of their mean: what the costs of the models make of it, which more of them do not lessen, and the chance of
+    the requests, which they do."""
+    of_costs, of_requests = _variances(logs)
+    return of_costs + of_requests / max(1, len(logs) // 2)
+
+
+def _variances(logs: Sequence[float]) -> tuple[float, float]:
+    """Of one run, by its costs and by the chance of its requests. Neighbours had the same requests: by how much they differ
+    is their costs', and half of that is in the means of two."""
+    pairs = list(zip(logs[::2], logs[1::2], strict=False))
+    of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
+    of_means = variance([(one + other) / 2 for one, other in pairs]) if len(pairs) > 1 else 0.0
+    return of_costs, max(0.0, of_means - of_costs / 2)
+
+
+def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
+    """95% of a cost, which is not below 0, from its draws."""
+    about, wide = fmean(drawn), WIDTH * stdev(drawn)
+    return max(0.0, about - wide), about + wide
+
+
+def predict_what_if(twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, PredictedValue]:
+    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)

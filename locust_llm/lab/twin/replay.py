@@ -1,0 +1,145 @@
+"""Replay: the measured requests once more, on a model in virtual time, and what each of them was made of."""
+
+from collections.abc import Callable, Sequence
+from math import nan
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+
+from .engine import Step, engine
+from .model import ServerModel
+from .observations import IdleEpisode, ObservedRequest, ObservedStage
+
+Array = NDArray[np.float64]
+BEFORE_S = 1e-11
+"""An admission that takes no time comes after what ended, and who came, at its moment."""
+PAUSE_S = 0.05
+"""Between two episodes, when the engine is idle."""
+
+
+class Replay(NamedTuple):
+    """Requests in the order in which they were given, and all steps. Those that never ended have nan."""
+
+    arrived_at: Array
+    """At the scheduler."""
+    first_at: Array
+    last_at: Array
+    sent_at: Array
+    token_at: tuple[Sequence[float], ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def ttft_s(self) -> Array:
+        return self.first_at - self.sent_at
+
+    @property
+    def decode_s(self) -> Array:
+        return self.last_at - self.first_at
+
+    @property
+    def stall_s(self) -> Array:
+        """The longest gap of each."""
+        return np.array([np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at])
+
+    def parts(self, free_tokens: float) -> tuple[Array, Array]:
+        """What each request was made of until its first token, and from there to its last: two arrays (requests, 7), the
+        factors of `Cost`: fixed, token, stream, context, pair, own pair, admission. A step that ran at an end of the time
+        counts in part."""
+        table = np.array(self.steps)
+        at, took = table[:, 0], table[:, 1]
+        each = np.column_stack([table[:, 7] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T])
+        until = np.vstack([np.zeros(7), each.cumsum(axis=0)])
+        moments = np.column_stack([at, at + took]).ravel()
+        reached = np.repeat(until, 2, axis=0)[1:-1]  # as a step begins, and as it ends
+
+        def by(moment: Array) -> Array:
+            moment = moment - BEFORE_S
+            return np.column_stack([np.interp(moment, moments, reached[:, i]) for i in range(7)])
+
+        first = by(self.first_at)
+        return first - by(self.arrived_at), by(self.last_at) - first
+
+
+def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Replay:
+    """Each sent as it was, to an idle engine."""
+    clock, steps, rows = VirtualClock(), list[Step](), list[VirtualResult]()
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
+    requests = list[VirtualRequest]()
+    for episode in episodes:
+        begin, first = clock.now + PAUSE_S, episode.requests[0].sent_at
+        for one in episode.requests:
+            request = _request(one)
+            requests.append(request)
+            clock.call_at(begin + one.sent_at - first, _asking(virtual, request))
+        clock.run()
+    rows = virtual.rows
+    return _replay(model, requests, rows, steps)
+
+
+def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[ObservedRequest]:
+    """The requests of the episodes, in the order of the replay. Equal prompts that were sent together are exchanged until
+    they have their first tokens in the order in which the replay has them: which of them a server takes first says nothing
+    of what it costs."""
+    found, at = list[ObservedRequest](), 0
+    for episode in episodes:
+        requests, begin = list(episode.requests), len(episode.requests) - episode.together
+        first_at = replay.first_at[at + begin : at + len(requests)]
+        order = np.argsort(np.argsort(first_at, kind="stable"), kind="stable")
+        ranked = sorted(requests[begin:], key=lambda one: one.token_at[0])
+        found += [*requests[:begin], *(ranked[rank] for rank in order)]
+        at += len(requests)
+    return found
+
+
+def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
+    """See `send_again`."""
+    clock, steps = VirtualClock(), list[Step]()
+    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
+    requests = send_again(stage, virtual)
+    clock.run()
+    return _replay(model, requests, virtual.rows, steps)
+
+
+def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
+    """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
+    Else each as it was sent."""
+    requests = [_request(one) for one in stage.requests]
+    begin, pinned = stage.requests[0].sent_at, stage.users or len(requests)
+    others = iter(requests[pinned:])
+
+    def following() -> None:
+        if (request := next(others, None)) is not None:
+            virtual.ask(request, following)
+
+    for one, request in zip(stage.requests[:pinned], requests, strict=False):
+        virtual.clock.call_at(one.sent_at - begin, _asking(virtual, request, following))
+    return requests
+
+
+def _asking(virtual: Virtual, request: VirtualRequest, on_done: Callable[[], None] | None = None) -> Callable[[], None]:
+    return lambda: virtual.ask(request, on_done)
+
+
+def _request(one: ObservedRequest) -> VirtualRequest:
+    return VirtualRequest(one.prompt_tokens, one.output_tokens)
+
+
+def _replay(
+    model: ServerModel, requests: Sequence[VirtualRequest], rows: Sequence[VirtualResult], steps: Sequence[Step]
+) -> Replay:
+    by_request = {id(row.request): row for row in rows}
+    ordered = [by_request.get(id(request), VirtualResult(request, nan, nan)) for request in requests]
+    sent_at = np.array([row.sent_at for row in ordered])
+    late_s = np.array([model.front.request_s + model.front.token_s * one.prompt_tokens for one in requests])
+    return Replay(
+        arrived_at=sent_at + late_s,
+        first_at=np.array([row.first_at for row in ordered]),
+        last_at=np.array([row.done_at for row in ordered]),
+        sent_at=sent_at,
+        token_at=tuple(row.token_at for row in ordered),
+        steps=tuple(steps),
+    )

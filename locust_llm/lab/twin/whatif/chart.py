@@ -1,0 +1,125 @@
+"""Chart: what-ifs as SVG, as wide as its page: throughput over a wait, the frontier with intervals, the limit of a rule."""
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Final
+
+from locust_llm.lab.pareto.chart import choose_ticks
+from locust_llm.slo.grammar import Rule
+from locust_llm.text.format import clean_line, format_brief, format_duration
+
+from .evaluate_rules import MET, NOT_MET, figure_of
+from .rows import THROUGHPUT, WhatIfRow, frontier
+from .text import figure_title, format_predicted
+
+HEIGHT: Final = 340
+TOP, BOTTOM = 26, 300
+"""Of the plot within it, pixels."""
+DOTS: Final = 1_500
+"""Of those that are not on the frontier, at most."""
+TICKS: Final = (1, 2, 5)
+HUES: Final = {MET: "var(--ok)", NOT_MET: "var(--fail)"}
+
+
+def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Rule]) -> str:
+    """Across is ``figure``, a wait in seconds, on a logarithmic axis. Empty where nothing has it."""
+    known = [row for row in rows if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind]
+    best = frontier(known, figure)
+    if not best:
+        return ""
+    on = {row.case for row in best}
+    scale = _Scale(known, figure)
+    rest = [row for row in known if row.case not in on]
+    parts = [
+        *scale.axis(), *_limit(scale, rules), *(_dot(scale, row, 2.5) for row in rest[:: max(1, len(rest) // DOTS)]),
+        *_line(scale, best), *(part for row in best for part in _marked(scale, row)),
+    ]  # fmt: skip
+    label = f"Throughput over {figure_title(figure, False)}: {len(known)} what-ifs, {len(best)} of them on the frontier"
+    inner = "\n".join(parts)
+    size = f'width="100%" height="{HEIGHT}" overflow=visible'
+    return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
+
+
+class _Scale:
+    """Where waits and throughputs are: a share of the width, and pixels from above."""
+
+    def __init__(self, rows: Sequence[WhatIfRow], figure: str) -> None:
+        self.figure = figure
+        waits = [row.answers[figure] for row in rows]
+        self._low = math.log(min(one.low for one in waits) * 0.9)
+        self._wide = math.log(max(one.high for one in waits) * 1.1) - self._low
+        self.ticks = choose_ticks(max(row.answers[THROUGHPUT].high for row in rows))
+
+    def x(self, seconds: float) -> float:
+        return round(100 * (math.log(seconds) - self._low) / self._wide, 2)
+
+    def y(self, tokens: float) -> float:
+        return round(BOTTOM - tokens / self.ticks[-1] * (BOTTOM - TOP), 1)
+
+    def axis(self) -> Iterator[str]:
+        for value in self.ticks:
+            y = self.y(value)
+            yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
+            yield f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{format_brief(value)}</text>'
+        yield f'<text class=axis x=-54 y="{TOP - 12}">output tokens/s</text>'
+        least, most = math.exp(self._low), math.exp(self._low + self._wide)
+        steps = [
+            m * 10.0**e for e in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1) for m in TICKS
+        ]
+        here = [value for value in steps if least <= value <= most]
+        for i, value in enumerate(here):
+            fine = " fine" if len(here) > 5 and i % 2 else ""
+            x = self.x(value)
+            yield f'<line x1="{x}%" x2="{x}%" y1={TOP} y2={BOTTOM} stroke="var(--line)"/>'
+            yield f'<text class="axis{fine}" x="{x}%" y="{BOTTOM + 18}" text-anchor=middle>{format_duration(value)}</text>'
+        what = figure_title(self.figure, False).partition(" (")[0]
+        yield f'<text class=axis x="50%" y="{BOTTOM + 36}" text-anchor=middle>{_text(what)}, logarithmic</text>'
+
+
+def _limit(scale: _Scale, rules: Sequence[Rule]) -> Iterator[str]:
+    for rule in rules:
+        if figure_of(rule) == scale.figure and rule.limit > 0 and 0 <= (x := scale.x(rule.limit)) <= 100:
+            anchor = "end" if x > 50 else "start"
+            yield f'<line x1="{x}%" x2="{x}%" y1={TOP} y2={BOTTOM} stroke="var(--slo)" stroke-dasharray="6 4"/>'
+            yield f'<text x="{x}%" y="{TOP - 4}" text-anchor={anchor} fill="var(--slo)">{_text(str(rule))}</text>'
+
+
+def _dot(scale: _Scale, row: WhatIfRow, size: float) -> str:
+    x, y = scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about)
+    hue = HUES.get(row.status, "var(--dot)")
+    fill = "var(--back)" if row.beyond else hue
+    told = f"<title>{_text(_about(row, scale.figure))}</title>"
+    return f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="{hue}">{told}</circle>'
+
+
+def _about(row: WhatIfRow, figure: str) -> str:
+    """Of the dot that somebody points at."""
+    said = [f"{figure_title(name, False)} {format_predicted(name, row.answers[name])}" for name in (figure, THROUGHPUT)]
+    marked = [f"extrapolated: {'; '.join(row.beyond)}"] if row.beyond else []
+    return ", ".join(
+        [f"{row.case.name} at {row.case.asked.load.label}", *said, *([row.status] if row.status else []), *marked]
+    )
+
+
+def _line(scale: _Scale, best: Sequence[WhatIfRow]) -> Iterator[str]:
+    """Between neighbours of the frontier; a line each, as a path has no percents."""
+    for one, other in pairwise(best):
+        (x1, y1), (x2, y2) = (
+            (scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about)) for row in (one, other)
+        )
+        yield f'<line x1="{x1}%" y1="{y1}" x2="{x2}%" y2="{y2}" stroke="var(--ink)" stroke-width=1.5 />'
+
+
+def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
+    """A dot of the frontier with its intervals."""
+    wait, tokens = row.answers[scale.figure], row.answers[THROUGHPUT]
+    x, y = scale.x(wait.about), scale.y(tokens.about)
+    yield f'<line x1="{scale.x(wait.low)}%" x2="{scale.x(wait.high)}%" y1="{y}" y2="{y}" stroke="var(--muted)"/>'
+    yield f'<line x1="{x}%" x2="{x}%" y1="{scale.y(tokens.low)}" y2="{scale.y(tokens.high)}" stroke="var(--muted)"/>'
+    yield _dot(scale, row, 4.5)
+
+
+def _text(text: str) -> str:
+    return escape(clean_line(text))

@@ -1,0 +1,190 @@
+"""Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that would decide."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.lab.twin.predict import PredictedValue
+from locust_llm.lab.twin.twin import VERDICTS, Twin
+from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
+from locust_llm.slo.grammar import Rule
+from locust_llm.text.format import decimal_places, format_count
+
+from .choice import Rival, best_what_if, commands
+from .evaluate_rules import MET, NOT_MET, OPEN, figure_of
+from .rows import SHOWN, THROUGHPUT, WhatIfRow, top_rows
+
+COLUMNS: Final = 4
+"""Figures of the table."""
+USUAL: Final = ("ttft p50", "ttft p95", "itl p99", "stall p95")
+NAMES: Final = {
+    "ttft": "TTFT", "ttft_from_due": "TTFT from due", "itl": "ITL", "stall": "longest stall",
+    "request_latency": "latency", THROUGHPUT: "tokens/s",
+}  # fmt: skip
+MARK: Final = "extrapolated"
+MOST_NOTES: Final = 6
+
+
+class WhatIfReport(NamedTuple):
+    """What was asked, and what came of it."""
+
+    twin: Twin
+    name: str
+    """Of the twin's file."""
+    workload: str
+    rules: tuple[Rule, ...]
+    rows: Sequence[WhatIfRow]
+    """All of them."""
+    left_out: Mapping[str, Sequence[str]]
+    """Why what-ifs cannot be: the names of the settings of each reason."""
+    too_far: Sequence[str]
+    """Loads of which the twin says nothing."""
+    rival: Rival | None
+    words: tuple[str, ...]
+    """The workload as options of run."""
+    shape: bool
+
+
+def whatif_document(asked: WhatIfReport) -> Iterator[Block]:
+    yield Heading(f"What if: {asked.name}")
+    yield Headline(whatif_headline(asked))
+    yield TextBlock(whatif_subtitle(asked))
+    yield whatif_table(asked, select_shown_rows(asked))
+    for note in whatif_notes(asked):
+        yield TextBlock(note)
+    yield from decision(asked)
+
+
+def select_shown_rows(asked: WhatIfReport) -> Sequence[WhatIfRow]:
+    return asked.rows[:SHOWN] if asked.shape else top_rows(asked.rows)[:SHOWN]
+
+
+def whatif_headline(asked: WhatIfReport) -> str:
+    if asked.shape:
+        return (
+            "This twin is good for shape, not for figures: each figure is given as times what it is with the fitted "
+            "settings at the same load, and no rule is judged."
+        )
+    if not asked.rules:
+        return "No rule was given (--slo), so no what-if is the best; the foremost have most throughput for their TTFT."
+    first = best_what_if(asked.rows)
+    if first is None:
+        return "No what-if is within the SLO."
+    sure = "" if first.status == MET else ", where it is open whether the SLO is met"
+    marked = f" ({MARK}: {'; '.join(first.beyond)})" if first.beyond else ""
+    return (
+        f"Best within the SLO: {first.case.name} at {first.case.asked.load.label}, "
+        f"{format_predicted('throughput', first.answers[THROUGHPUT])} tokens/s{sure}{marked}."
+    )
+
+
+def whatif_subtitle(asked: WhatIfReport) -> str:
+    trust = asked.twin.trust
+    error = "" if trust.error is None else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
+    rules = f" SLO: {'; '.join(map(str, asked.rules))}." if asked.rules else ""
+    keys = asked.rows[0].case.keys
+    settings = f" Settings: {', '.join(keys)}." if keys else ""
+    return (
+        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. {format_count(len(asked.rows), 'what-if')}, "
+        f"{asked.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the model's own error."
+    )
+
+
+def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
+    """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the gate."""
+    gated = any(row.case.asked.prefill_limit < float("inf") for row in asked.rows)
+    usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
+    found = dict.fromkeys((*map(figure_of, asked.rules), *usual))
+    found.pop(THROUGHPUT, None)
+    return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
+
+
+def whatif_table_head(asked: WhatIfReport) -> tuple[str, ...]:
+    return ("Settings", "Load", *(figure_title(figure, asked.shape) for figure in whatif_columns(asked)), "SLO")
+
+
+def whatif_table(asked: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
+    return TableBlock(whatif_table_head(asked), tuple(whatif_cells(asked, row) for row in rows))
+
+
+def whatif_cells(asked: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
+    figures = [
+        "grows" if row.falls_behind and figure != THROUGHPUT else
+        format_predicted(figure, row.answers[figure], asked.shape) if figure in row.answers else "-"
+        for figure in whatif_columns(asked)
+    ]  # fmt: skip
+    marked = ", ".join(filter(None, (row.status, MARK if row.beyond else "")))
+    return row.case.values, row.case.asked.load.label, *figures, marked or "-"
+
+
+def figure_title(figure: str, shape: bool) -> str:
+    """``TTFT p95 (ms)``."""
+    metric, _, statistic = figure.partition(" ")
+    unit = "times" if shape else "" if figure == THROUGHPUT or "/s" in figure else "ms"
+    name = f"{NAMES.get(metric, metric)} {statistic}".strip()
+    return f"{name} ({unit})" if unit else name
+
+
+def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -> str:
+    """``482 [450, 520]``: ms, or a second; of a shape times as much."""
+    factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
+    low, middle, high = (one * factor for one in answer)
+    digits = 2 if shape else min(2 if high < 10 else 1 if high < 100 else 0, decimal_places((high - low) / 2) or 0)
+    return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
+
+
+def whatif_notes(asked: WhatIfReport) -> Iterator[str]:
+    """What must be known of these answers: extrapolations, what is unknown, what was left out."""
+    rows = select_shown_rows(asked)
+    beyond = list(dict.fromkeys(what for row in rows for what in row.beyond))
+    if beyond:
+        more = f"; and {len(beyond) - MOST_NOTES} more" if len(beyond) > MOST_NOTES else ""
+        yield f"Extrapolated, outside of what the twin was fitted to: {'; '.join(beyond[:MOST_NOTES])}{more}."
+    for what in dict.fromkeys(what for row in rows for what in row.unknown):
+        yield f"Unknown of this server, and it matters here: {what}."
+    if any(row.falls_behind for row in rows):
+        yield "'grows': more requests come than are completed, so waits grow as long as the load lasts."
+    if any(row.case.asked.prefill_limit < float("inf") for row in rows):
+        yield "TTFT from due begins before the wait at the load generator's gate; TTFT at the send, as run reports it."
+    if len(asked.rows) > len(rows):
+        yield f"The foremost {len(rows)} of {len(asked.rows):,} what-ifs; --json has all of them."
+    if asked.left_out:
+        reasons = [f"{_named(names)}: {why}" for why, names in asked.left_out.items()]
+        more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
+        yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
+    if asked.too_far:
+        yield f"Left out, as too far from what was measured: {'; '.join(asked.too_far)}."
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def decision(asked: WhatIfReport) -> Iterator[Block]:
+    """Which run to do next, where two settings cannot be told apart."""
+    found = asked.rival
+    if found is None:
+        return
+    yield Heading("Which run to do next")
+    yield TextBlock(why(found))
+    for server, line in commands(found, asked.words):
+        yield TextBlock(f"server {server}: {line}")
+
+
+def why(found: Rival) -> str:
+    one, other = found.best, found.other
+    more = "more" if found.difference > 0 else "less"
+    return (
+        f"{one.case.name} at {one.case.asked.load.label} and {other.case.name} at {other.case.asked.load.label} cannot be "
+        f"told apart: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and {format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
+        f"{_open(one, other)}. They differ most against their uncertainty at {found.load.label}: "
+        f"{figure_title(found.figure, False).partition(' (')[0]} of {other.case.name} is {abs(found.difference):.0%} {more}, "
+        f"{found.sigmas:.1f} standard errors. Measure both there:"
+    )
+
+
+def _open(one: WhatIfRow, other: WhatIfRow) -> str:
+    opened = [row.case.name for row in (one, other) if row.status == OPEN]
+    return f", and it is open whether {' and '.join(opened)} is within the SLO" if opened else ""
+
+
+STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}

@@ -1,0 +1,371 @@
+"""The command line: our flags on Locust's parser, its namespace to Settings, and a clear no before any load.
+
+A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and its forks
+(``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
+"""
+
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from locust import argument_parser
+from locust.argument_parser import LocustArgumentParser
+from locust.shape import LoadTestShape
+
+import msgspec
+
+from locust_llm.access.headers import (
+    HEADER_VALUE,
+    read_given_candidate_headers,
+    read_given_headers,
+    read_given_tenant_headers,
+)
+from locust_llm.exit_status import fail
+from locust_llm.files.user_file import explain_irregular_file, read_small_text
+from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
+from locust_llm.records.storage import RECORDS, RUN, read_run
+from locust_llm.server.refusals import explain_refused_media
+from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
+from locust_llm.settings.address import complete_page_url, normalise_base_url, split_replica_urls
+from locust_llm.settings.declare import USERS, Option
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.refusal import RunRefused, refuse_run
+from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.settings import SESSION_HEADERS, Settings
+from locust_llm.settings.sweep import CONCURRENCY, RATE
+from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
+from locust_llm.slo.rules import RuleEntry
+from locust_llm.workload import tokens
+from locust_llm.workload.access_log import parse_column_names
+from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
+from locust_llm.workload.dataset_summary import check_dataset as check_dataset
+from locust_llm.workload.lengths import parse_length_mix
+from locust_llm.workload.media import AUDIO, IMAGE
+from locust_llm.workload.mix import hide_header_value, parse_tenant_headers, parse_weights
+from locust_llm.workload.pictures import prepare_generated_media
+
+from .parser import (
+    OF_SETTINGS,
+    OPTIONS,
+    accept_auto_processes,
+    accept_peer_option_names,
+    add_groups,
+    format_command_line,
+    introduce_program,
+    make_option_reader,
+    misplaced_hosts,
+    parser_default,
+    take_host_word,
+    unknown_options,
+)
+from .scenario_defaults import (
+    name_mistake_origin,
+    parse_with_scenario,
+    scenario_changed,
+    scenario_published,
+    scenario_rules,
+)
+
+_secret_flags: Final[set[str]] = set()
+"""Names of the locustfile's own secret options: not among the options, which a form or a message could change."""
+_BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
+"""Of a line of rules: a # within quotes begins no comment."""
+FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
+"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
+
+
+def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
+    """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
+    add_groups(parser, OPTIONS)
+    accept_auto_processes(parser)
+    accept_peer_option_names(parser)
+    parser._config_file_open_func = partial(
+        open, encoding="utf-8-sig"
+    )  # a byte order mark would begin the first option
+    introduce_program(parser, sys.argv[0])
+    # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
+    parser.set_defaults(stop_timeout=30.0)
+    _check_after_parsing(parser, before_load)
+
+
+def keep_locusts_defaults() -> None:
+    """In this process, from now on. A worker that is to start or stop users asks for them once for each option, and Locust
+    builds a parser each time: with our options its event loop stood still for some 200 ms."""
+    argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
+
+
+def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
+    """The values of a web form take the place of those of the command line. Empty means not set, what is not in the form
+    stays; rules (``slo``) are a line each. Raises Refused."""
+    for option in OPTIONS:
+        if (text := form.get(option.dest)) is None:
+            continue
+        if not option.in_form:
+            refuse_run(f"{option.flag} can be given on the command line only")
+        if option.kind is bool:
+            setattr(options, option.dest, _truth(text))
+        elif not option.repeated:
+            setattr(
+                options,
+                option.dest,
+                make_option_reader(option)(text.strip()) if text.strip() else parser_default(option),
+            )
+    if "slo" in form:  # which showed those of the environment and of the file too
+        options.llm_rules = list(_without_comments(form["slo"].splitlines()))
+
+
+def list_secret_flags() -> tuple[str, ...]:
+    """Names of the locustfile's own options that are secret (``is_secret``)."""
+    return tuple(sorted(_secret_flags))
+
+
+_checked = False
+
+
+def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
+    parse = parser.parse_args
+    parser.error = refuse_run  # type: ignore[method-assign]  # argparse would end with status 2
+
+    def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
+        global _checked
+        try:
+            words = sys.argv[1:] if args is None else args
+            if wrong := unknown_options(words, parser._option_string_actions):
+                refuse_run(wrong)
+            options = parse_with_scenario(parser, lambda: parse(args, namespace))
+            for wrong in misplaced_hosts(words, options.user_classes):
+                refuse_run(wrong)
+            take_host_word(options)
+            _secret_flags.update(action.dest for action in parser._actions if getattr(action, "is_secret", False))
+            if not _checked:  # the web page parses again for each visitor
+                _checked = True
+                before_load(options)
+        except RunRefused as refused:
+            sys.exit(fail(str(refused)))
+        return options
+
+    parser.parse_args = parse_args
+
+
+def check_options(options: Namespace, **known: Any) -> Settings:
+    """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
+    options.endpoint_type = AIPERF_NAMES.get(options.endpoint_type, options.endpoint_type)
+    for option in OPTIONS:
+        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
+        if option.choices and (value := getattr(options, option.dest)) not in allowed:
+            refuse_run(f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+    for header in read_given_headers(options):
+        name, colon, value = header.partition(":")
+        if not colon:
+            refuse_run("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
+        if not HEADER_NAME.fullmatch(name.strip()):
+            refuse_run(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
+        if not HEADER_VALUE.fullmatch(value):
+            refuse_run(f"--header {name.strip()}: its value has characters that no header can carry")
+    try:
+        parse_tenant_headers(read_given_tenant_headers(options))
+        parse_candidate_changes(read_given_candidate_headers(options))
+    except ValueError as error:
+        refuse_run(str(error))
+    try:
+        settings = msgspec.structs.replace(build_settings(options), **known)
+    except OSError as error:
+        refuse_run(f"--slo-file {error.filename}: {error.strerror}")
+    except OverflowError:
+        refuse_run("-t or --stop-timeout is too large")
+    except ValueError as error:
+        refuse_run(f"--host {options.host!r} is no URL: {error}")
+    fields = PROTOCOLS[settings.endpoint_type].length_fields
+    if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
+        refuse_run(
+            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
+            f"{', but ' * bool(fields)}{' or '.join(fields)}"
+        )
+    if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
+        refuse_run(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
+    for kind in settings.media.kinds:
+        if not_taken := explain_refused_media(settings.endpoint_type, kind):
+            refuse_run(not_taken)
+    if settings.api_key_lifetime is not None and not options.api_key_command:
+        refuse_run("--api-key-lifetime is of the key that --api-key-command prints: give that too")
+    if options.web_datasets and not os.path.isdir(options.web_datasets):
+        refuse_run(f"--web-datasets {options.web_datasets}: there is no such folder")
+    rate = options.spawn_rate
+    if rate is not None and not 0 < rate <= USERS.most:
+        refuse_run(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
+    for mistake in chain(validate_settings(settings), *(rule(settings, options) for rule in FURTHER)):
+        refuse_run(name_mistake_origin(mistake, options))
+    if options.arrival_pattern and not _has_arrivals(settings):
+        refuse_run(
+            f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give --request-rate too, or leave it "
+            "out (without a rate, each user sends when it has its last answer)"
+        )
+    try:
+        look_through_inputs(settings)
+    except ValueError as error:
+        refuse_run(str(error))
+    except OSError as error:
+        refuse_run(f"{error.filename}: {error.strerror}")
+    return settings
+
+
+def _has_arrivals(s: Settings) -> bool:
+    """At random times, or at even ones: those of a trace and of user-centric rates are neither."""
+    return bool(s.request_rate or s.request_rate_series or s.sweeps(RATE) or (s.warmup_request_rate and s.warms_up))
+
+
+def look_through_inputs(s: Settings) -> DatasetSummary | None:
+    """Read once what the settings name, so that a mistake shows before any load; what the dataset is, if there is one.
+
+    Raises ValueError of one sentence, and OSError.
+    """
+    parse_request_rate(s)
+    for entry in s.rules.entries:
+        if not s.compares or entry.rule is None or entry.rule.base != BASE:
+            _look_at_base(entry)
+    if s.seq_dist:
+        parse_length_mix(s.seq_dist)
+    if s.model_mix:
+        parse_weights(s.model_mix)
+    collect_extra_inputs(s)
+    try:
+        prepare_generated_media(s.media)  # also so that processes which are forked have them
+    except ImportError as error:
+        raise ValueError(f"--image-format {s.image_format}: {error}") from None
+    if s.tokenizer:
+        for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
+            if why := explain_irregular_file(path):
+                raise ValueError(f"--tokenizer {path}: is {why}")
+        tokens.load_tokenizer(s.tokenizer)
+    if not s.input_file:
+        return None
+    columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
+    dataset = check_dataset(
+        s.input_file,
+        kind=s.custom_dataset_type,
+        columns=columns,
+        timed=s.fixed_schedule,
+        skip_broken=s.skip_broken_rows,
+    )
+    if not s.generates and dataset.turns > dataset.sessions:
+        raise ValueError(
+            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: {s.endpoint_type} has no conversation"
+        )
+    for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
+        if some and (not_taken := explain_refused_media(s.endpoint_type, kind)):
+            raise ValueError(f"{s.input_file}: {not_taken}")
+    if why := check_dataset_tenants(s, dataset.tenants):
+        raise ValueError(f"{s.input_file}: {why}")
+    if (
+        s.fixed_schedule
+        and s.replay_speedup == 1
+        and not _is_given("--replay-speedup")
+        and (why := explain_too_fast_trace(dataset))
+    ):
+        raise ValueError(why)
+    return dataset
+
+
+def _is_given(flag: str) -> bool:
+    return any(word == flag or word.startswith(f"{flag}=") for word in sys.argv[1:])
+
+
+def _look_at_base(entry: RuleEntry) -> None:
+    """The run that a rule is held against, if it is, can be. Raises ValueError."""
+    if entry.rule is None or not (base := entry.rule.base):
+        return
+    text = entry.text
+    if not (Path(base) / RECORDS).is_file():
+        raise ValueError(f"SLO {text!r}: {base} holds no run: there is no {RECORDS} in it")
+    try:
+        read_run(Path(base))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"SLO {text!r}: the {RUN} of {base} cannot be read: {why}") from None
+
+
+def build_settings(options: Namespace | None) -> Settings:
+    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
+    if options is None or not hasattr(options, "prefill_concurrency"):
+        return Settings()
+    values = {option.field: _typed(option, getattr(options, option.dest)) for option in OF_SETTINGS}
+    pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
+    values["arrival_pattern"] = values["arrival_pattern"] or pattern
+    own = PROTOCOLS.get(values["endpoint_type"], PROTOCOLS["chat"])
+    values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
+    values["streaming"] = values["streaming"] and own.streams
+    values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
+    values["report_dir"] = values["report_dir"] or ""
+    values["candidate"] = normalise_base_url(values["candidate"] or "")
+    values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
+    values["slo"] = tuple(read_given_rules(options))
+    given = [*os.environ.get("LOCUST_LLM_LABEL", "").splitlines(), *options.label]
+    values["label"] = tuple(dict.fromkeys(filter(None, map(str.strip, given))))
+    values["scenario_changed"] = scenario_changed(options, values)
+    values["published"] = scenario_published(options)
+    pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
+    values["metrics_url"] = tuple(dict.fromkeys(map(complete_page_url, filter(str.strip, pages))))
+    settings = Settings(
+        host=normalise_base_url(options.host or ""),
+        hosts=split_replica_urls(options.host or ""),
+        header_names=tuple(header.partition(":")[0].strip() for header in read_given_headers(options)),
+        candidate_set=tuple(map(hide_header_values, read_given_candidate_headers(options))),
+        tenant_header=tuple(map(hide_header_value, read_given_tenant_headers(options))),
+        users=getattr(options, "llm_users", options.num_users),
+        processes=_processes(options),
+        run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
+        stop_timeout_s=float(options.stop_timeout or 0),
+        locustfile=os.path.basename(str(options.locustfile or "")),
+        command=format_command_line(
+            options.header,
+            [options.api_key_command, *(getattr(options, name, None) for name in list_secret_flags())],
+            {
+                **{text: hide_header_values(text) for text in options.candidate_set},
+                **{text: hide_header_value(text) for text in options.tenant_header},
+            },
+        ),
+        **values,
+    )
+    counted = settings.open_loop or settings.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
+    if settings.users is None and options.headless and not counted:
+        settings = msgspec.structs.replace(settings, users=1)  # Locust's default
+    return settings
+
+
+def read_given_rules(options: Namespace) -> list[str]:
+    """Of the web form; without one of the flag, of the environment, of the file, else of the scenario. Raises OSError."""
+    if (filled_in := getattr(options, "llm_rules", None)) is not None:
+        return list(filled_in)
+    lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
+    if options.slo_file:
+        lines += read_small_text(options.slo_file).splitlines()
+    return list(_without_comments(lines or scenario_rules(options)))
+
+
+def _without_comments(lines: Iterable[str]) -> Iterator[str]:
+    rules = (_BEFORE_COMMENT.match(line)[0] for line in lines)  # type: ignore[index]  # it always matches
+    return filter(None, map(str.strip, rules))
+
+
+def _processes(options: Namespace) -> int:
+    """How many will send."""
+    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
+    return max(1, processes or 1, options.expect_workers if options.master else 1)
+
+
+def _typed(option: Option, value: Any) -> Any:
+    if option.kind is bool:
+        return _truth(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return parser_default(option)
+    return option.kind(value) if isinstance(value, str) and option.kind in (int, float) else value
+
+
+def _truth(value: Any) -> bool:
+    return value.lower() == "true" if isinstance(value, str) else bool(value)

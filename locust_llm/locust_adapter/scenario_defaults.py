@@ -1,0 +1,170 @@
+"""What a scenario sets: the defaults of a run, from the values of its file, and what of them the run has otherwise."""
+
+import difflib
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from locust.argument_parser import LocustArgumentParser
+
+import msgspec
+
+from locust_llm.settings.declare import Option, find_out_of_range
+from locust_llm.settings.extra_inputs import parse_extra_inputs
+from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.scenario import Scenario, read_scenario
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import parse_sweep
+from locust_llm.slo import grammar
+from locust_llm.slo.published import PublishedRules, parse_published_rules
+from locust_llm.text.numbers import truncate_quoted_text
+from locust_llm.workload.lengths import parse_length, parse_length_mix
+from locust_llm.workload.mix import parse_weights
+
+from .parser import OF_PEERS, OF_SETTINGS, parser_default
+
+OF_SCENARIOS: Final = {
+    option.flag.removeprefix("--"): option
+    for option in OF_SETTINGS
+    if option.field not in ("scenario", "metrics_url", "report_dir", "candidate", "published_rules")
+}
+"""What a scenario may set, by key."""
+OF_RUNS: Final = ("host", "users", "spawn-rate", "run-time", "processes", "headless", "metrics-url", "report-dir")
+READ: Final[dict[str, Callable[[str], Any]]] = {
+    "seq_dist": parse_length_mix, "user_context_prompt_length": parse_length, "extra_inputs": parse_extra_inputs, "model_mix": parse_weights,
+    "sweep": parse_sweep, "slo": grammar.parse_rule, "slo_preset": grammar.expand_preset, "goodput": grammar.parse_goodput,
+}  # fmt: skip
+"""How the text of a field is read; each raises ValueError of one sentence."""
+LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
+                  "output_tokens_stddev")  # fmt: skip
+"""Without effect beside --seq-dist."""
+LARGEST: Final = 1e300
+_PUBLISHED: Final = "published"
+_GIVEN: Final = "llm_scenario"
+"""Where the options have the values of the scenario by field: plain ones, as Locust sends them to workers."""
+
+
+def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) -> Namespace:
+    """What was parsed; with the values of a scenario as defaults parsed again, so that whatever is given wins. Raises
+    Refused."""
+    options = parse()
+    if not options.scenario:
+        return options
+    try:
+        given = check_scenario_values(read_scenario(options.scenario))
+    except OSError as error:
+        refuse_run(f"--scenario {options.scenario}: {error.strerror}")
+    except ValueError as error:
+        refuse_run(f"--scenario: {error}")
+    defaults = {
+        option.dest: ",".join(map(str, value)) if option.kind is tuple else value
+        for option in OF_SCENARIOS.values()
+        if (value := given.get(option.field)) is not None and not option.repeated  # rules: see rules_of
+    }
+    before = {dest: parser.get_default(dest) for dest in defaults}
+    parser.set_defaults(**defaults)
+    try:
+        options = parse()
+    finally:
+        parser.set_defaults(**before)
+    setattr(options, _GIVEN, given)
+    for option in OF_SETTINGS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ():
+        if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
+            refuse_run(
+                f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: give others in their form, "
+                f"--seq-dist {shlex.quote(given['seq_dist'])}, or --seq-dist '' for none"
+            )
+    return options
+
+
+def check_scenario_values(found: Scenario) -> dict[str, Any]:
+    """Its values, by field, and its published rules. Raises Refused, with file, line and key of the first that cannot be."""
+    values = {(option := _option(found, key)).field: _value(found, key, option) for key in found.values}
+    if found.published is not None:
+        try:
+            values[_PUBLISHED] = msgspec.to_builtins(parse_published_rules(found.published))
+        except ValueError as error:
+            key, colon, why = str(error).partition(": ")
+            refuse_run(f"{found.place(key)}: {why}" if colon else f"{found.place(_PUBLISHED)}: {error}")
+    return values
+
+
+def scenario_rules(options: Namespace) -> list[str]:
+    """Its rules; none where a preset was given in their place."""
+    given = getattr(options, _GIVEN, {})
+    return [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
+
+
+def scenario_published(options: Namespace) -> PublishedRules | None:
+    """Its published rules; None: it has none, or there is no scenario."""
+    given = getattr(options, _GIVEN, {}).get(_PUBLISHED)
+    return None if given is None else parse_published_rules(given)
+
+
+def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of the scenario whose value is another in this run. ``values``: by field."""
+    given = getattr(options, _GIVEN, {})
+    return tuple(
+        key
+        for key, option in OF_SCENARIOS.items()
+        if (value := given.get(option.field)) is not None
+        and values[option.field] != (tuple(value) if isinstance(value, list) else value)
+    )
+
+
+def name_mistake_origin(mistake: str, options: Namespace) -> str:
+    """A sentence about flags, some of which nobody gave: they are of the scenario."""
+    given = getattr(options, _GIVEN, {})
+    flags = [option.flag for option in OF_SCENARIOS.values() if option.field in given]
+    named = [flag for flag in flags if re.search(rf"{flag}(?![\w-])", mistake)]
+    return f"{mistake} ({' and '.join(named)}: of scenario {options.scenario})" if named else mistake
+
+
+def _option(found: Scenario, key: str) -> Option:
+    if key in OF_SCENARIOS:
+        return OF_SCENARIOS[key]
+    place = found.place(key)
+    if isinstance(found.values[key], dict):
+        refuse_run(f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one")
+    if key in OF_RUNS:
+        refuse_run(f"{place}: is of a run, not of its workload: give it on the command line")
+    if here := OF_PEERS.get(f"--{key}"):
+        refuse_run(f"{place}: there is no such option: it is {here.removeprefix('--')} here")
+    near = difflib.get_close_matches(key, OF_SCENARIOS, n=1)
+    refuse_run(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
+
+
+def _value(found: Scenario, key: str, option: Option) -> Any:
+    place, value = found.place(key), found.values[key]
+    if option.kind is tuple:
+        fits, what = (_text, "texts") if option.field == "slo" else (_number, "numbers")
+        if not isinstance(value, list) or not all(map(fits, value)):
+            refuse_run(f"{place}: takes a list of {what}, got {truncate_quoted_text(str(value))}")
+    elif option.kind is bool and not isinstance(value, bool):
+        refuse_run(f"{place}: takes true or false, got {truncate_quoted_text(str(value))}")
+    elif option.kind in (int, float) and not (_number(value) and option.kind(value) == value):
+        refuse_run(
+            f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got {truncate_quoted_text(repr(value))}"
+        )
+    elif option.kind is str and not _text(value):
+        refuse_run(f"{place}: takes a text, got {truncate_quoted_text(str(value) or 'an empty one')}")
+    if option.choices and option.field != "endpoint_type" and value not in option.choices:
+        refuse_run(f"{place}: must be one of {', '.join(option.choices)}, got {value!r}")
+    for mistake in find_out_of_range(Settings(**{option.field: value}), [option]):
+        refuse_run(f"{place}: {mistake.removeprefix(option.flag).strip()}")
+    try:
+        for text in value if isinstance(value, list) else [value]:
+            READ.get(option.field, str)(text)
+    except ValueError as error:
+        refuse_run(f"{place}: {error}")
+    return option.kind(value) if option.kind in (int, float) else value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""

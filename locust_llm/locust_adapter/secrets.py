@@ -1,0 +1,60 @@
+"""Withheld: what of the options stays in this process, where Locust sends them all to whoever joins as a worker: secrets.
+
+Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is read where it is used:
+each worker has the environment variable, the file or the flag itself, and sends only the names of those that it has.
+"""
+
+from argparse import Namespace
+from typing import Any, Final
+
+from locust.rpc.protocol import Message
+from locust.rpc.zmqrpc import BaseSocket
+
+from locust_llm.access.headers import read_candidate_headers, read_request_headers, read_tenant_headers
+from locust_llm.client.requests_bridge import find_client_certificate
+
+from .parsed_options import list_secret_flags
+
+WITHHELD: Final = (
+    "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",
+    "client_key", "ca_cert",
+)  # fmt: skip
+"""Ours. Each worker keeps its own."""
+
+
+def withhold_secrets() -> None:
+    """From now on, in this process. Of the class, as Locust makes a new socket when one breaks."""
+    send = BaseSocket.send_to_client
+    if getattr(send, "withholds", False):
+        return
+
+    def send_to_client(self: Any, message: Message) -> None:
+        send(self, strip_secrets(message))
+
+    send_to_client.withholds = True  # type: ignore[attr-defined]
+    BaseSocket.send_to_client = send_to_client  # type: ignore[method-assign]
+
+
+def strip_secrets(message: Message) -> Message:
+    """Of the message that starts users, which holds all options; every other one as it is."""
+    if message.type != "spawn":
+        return message
+    options: dict[str, Any] = message.data["parsed_options"]
+    secret = {*WITHHELD, *list_secret_flags()}
+    kept = {name: value for name, value in options.items() if name not in secret}
+    return Message("spawn", {**message.data, "parsed_options": kept}, message.node_id)
+
+
+def list_secret_names(options: Namespace | None) -> tuple[str, ...]:
+    """For which this process has a value: headers, and flags of the locustfile (``is_secret``). Raises OSError and
+    ValueError."""
+    flags = [f"--{name.replace('_', '-')}" for name in list_secret_flags() if getattr(options, name, None)]
+    own = (f"--candidate-set header:{name.title()}" for name in read_candidate_headers(options))
+    of_tenants = (
+        f"--tenant-header {tenant}:{name.title()}"
+        for tenant, own in read_tenant_headers(options).items()
+        for name in own
+    )
+    headers = read_request_headers(options, "chat")  # a worker does not know the master's protocol when it greets
+    certificate = ("--client-cert",) if find_client_certificate() else ()
+    return tuple(sorted({*certificate, *(name.title() for name in headers), *flags, *own, *of_tenants}))

@@ -1,0 +1,270 @@
+"""Frames: what comes over Locust's wire is looked at before Locust uses it, as one exception there ends the listening.
+
+Whoever can reach the port of a master can send anything to it. What is no message, has not the data of its type, or says
+that it comes from another worker is named in the log and left out; the run goes on.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import locust.log
+from locust.rpc import zmqrpc
+from locust.rpc.protocol import Message, decode
+from locust.runners import MasterRunner, WorkerRunner
+
+import msgpack
+import msgspec
+import zmq
+
+from locust_llm.client.loop_turns import yield_to_event_loop
+from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
+from locust_llm.wire.handshake import NAME_LENGTH
+from locust_llm.wire.messages import TO_CONTROL, TO_SENDER
+
+logger = logging.getLogger("locust_llm")
+
+MAX_FRAME_BYTES: Final = 1 << 26
+"""To a master: eight times the longest record. ZeroMQ closes a connection that has more."""
+MAX_ITEMS: Final = 1 << 17
+"""Of a list or a table in Locust's own messages."""
+MAX_LINES: Final = 50
+"""In the log, about messages that were ignored."""
+TURN_S: Final = 0.005
+"""Locust takes message after message while there are any: after so long the event loop has a turn."""
+
+
+class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
+    """No message at all. Locust expects this exception and listens on."""
+
+    def __init__(self) -> None:
+        super().__init__(None, b"")
+
+
+# -- what the data of Locust's messages must be; more fields may be there ----------------------------------------------
+
+
+Word = Annotated[str, msgspec.Meta(pattern=r"\A[\w.+ -]{0,60}\Z")]
+"""What Locust writes to its log."""
+
+
+class _Row(msgspec.Struct):
+    name: str
+    method: str
+    start_time: float
+    num_requests: int
+    num_none_requests: int
+    num_failures: int
+    total_response_time: float
+    max_response_time: float
+    total_content_length: int
+    response_times: dict[float, int]
+    num_reqs_per_sec: dict[int, int]
+    num_fail_per_sec: dict[int, int]
+    last_request_timestamp: float | None = None
+    min_response_time: float | None = None
+
+
+class _Error(msgspec.Struct):
+    method: str
+    name: str
+    error: str
+    occurrences: int
+    first_seen: float | None = None
+    last_seen: float | None = None
+
+
+class _Report(msgspec.Struct):
+    stats: list[_Row]
+    stats_total: _Row
+    errors: dict[str, _Error]
+    user_classes_count: dict[str, int]
+    user_count: int
+
+
+class _Heartbeat(msgspec.Struct):
+    state: Word
+    current_cpu_usage: float
+    current_memory_usage: float = 0
+
+
+class _Spawned(msgspec.Struct):
+    user_classes_count: dict[str, int]
+
+
+class _Raised(msgspec.Struct):
+    msg: str
+    traceback: str
+
+
+class _Logs(msgspec.Struct):
+    worker_id: str
+    logs: list[Any]
+
+
+class _Version(msgspec.Struct):
+    version: Word
+
+
+class _Index(msgspec.Struct):
+    index: int = 0
+
+
+class _Spawn(msgspec.Struct):
+    timestamp: float
+    user_classes_count: dict[str, int]
+    parsed_options: dict[str, Any]
+    host: str | None
+    stop_timeout: float | None
+
+
+class _Users(msgspec.Struct):
+    user_count: int
+
+
+TO_MASTER: Final[dict[str, Any]] = {
+    "client_ready": Word | int,
+    "client_stopped": Any,
+    "exception": _Raised,
+    "heartbeat": _Heartbeat,
+    "locustfile": _Version,
+    "logs": _Logs,
+    "quit": Any,
+    "spawning": Any,
+    "spawning_complete": _Spawned,
+    "stats": _Report,
+    TO_CONTROL: Any,  # see wire/messages.py
+}
+TO_WORKER: Final[dict[str, Any]] = {
+    "ack": _Index | None,
+    "heartbeat": Any,
+    "quit": Any,
+    "reconnect": Any,
+    "spawn": _Spawn,
+    "spawning_complete": _Users,
+    "stop": Any,
+    "update_user_class": dict[str, Any],
+    TO_SENDER: Any,
+}
+
+
+def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None = None) -> str:
+    """Why it must not be handled, as a part of a sentence; empty: it may be. ``sender``: by its connection, None: the
+    master. A type of the user's own may have any data."""
+    if not isinstance(message.type, str):
+        return "has a type that is no text"
+    if sender is not None and message.node_id != sender:
+        return "names another worker as its sender"
+    if sender is not None and not (sender.isprintable() and 0 < len(sender) <= NAME_LENGTH):
+        return "has a name that is none of Locust's"
+    if message.type == "client_ready" and isinstance(message.data, int) and message.data != -1:
+        return "has a version that is none"
+    kind = kinds.get(message.type, Any)
+    if kind is Any:
+        return ""
+    try:
+        msgspec.convert(message.data, kind, strict=True)
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        return f"has other data than a message of type {message.type}: {error}"
+    return ""
+
+
+# -- Locust's own ------------------------------------------------------------------------------------------------------
+
+
+def check_frames() -> None:
+    """From now on, in this process: of masters and workers that are made later."""
+    if getattr(Message.unserialize, "is_checked", False):
+        return
+    Message.unserialize = classmethod(_unpacked)  # type: ignore[method-assign,assignment]
+    master, worker, begin = MasterRunner.handle_message, WorkerRunner.handle_message, zmqrpc.BaseSocket.__init__
+    MasterRunner.handle_message = _to_master(master)  # type: ignore[method-assign,assignment]
+    WorkerRunner.handle_message = _to_worker(worker)  # type: ignore[method-assign,assignment]
+
+    def begin_bounded(self: Any, sock_type: int, ipv4_only: bool) -> None:
+        begin(self, sock_type, ipv4_only)  # type: ignore[no-untyped-call]
+        if sock_type == zmq.ROUTER:
+            self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+
+    zmqrpc.BaseSocket.__init__ = begin_bounded  # type: ignore[method-assign]
+    logging.getLogger("locust.runners").addFilter(_harmless)
+
+
+_turned_at = 0.0
+
+
+def _unpacked(kind: type[Message], data: bytes) -> Message:
+    """As ``Message.unserialize``; whatever is wrong with it, the same exception."""
+    global _turned_at
+    if time.monotonic() - _turned_at > TURN_S:
+        yield_to_event_loop()
+        _turned_at = time.monotonic()
+    try:
+        limits = {"max_array_len": MAX_ITEMS, "max_map_len": MAX_ITEMS}
+        fields = msgpack.unpackb(data, raw=False, strict_map_key=False, object_hook=decode, **limits)
+        made = kind(*fields)
+        if not isinstance(made.type, str) or not isinstance(made.node_id, str):
+            raise MalformedFrame
+    except Exception as error:
+        raise MalformedFrame from error
+    return made
+
+
+_unpacked.is_checked = True  # type: ignore[attr-defined]
+
+
+def _to_master(handle: Callable[[Any, str, Message], None]) -> Callable[[Any, str, Message], None]:
+    def handle_checked(self: Any, client_id: str, msg: Message) -> None:
+        if why := find_frame_mistake(msg, TO_MASTER, client_id):
+            _ignored(f"worker {sanitise_text(client_id, most=NAME_BYTES)}", why)
+        elif msg.type in TO_MASTER or msg.type in self.custom_messages:
+            _guard(handle, self, client_id, msg)
+        else:
+            _ignored(f"worker {client_id}", f"has the type {msg.type}, which is unknown")
+
+    return handle_checked
+
+
+def _to_worker(handle: Callable[[Any, Message], None]) -> Callable[[Any, Message], None]:
+    def handle_checked(self: Any, msg: Message) -> None:
+        if why := find_frame_mistake(msg, TO_WORKER):
+            _ignored("the master", why)
+        else:
+            _guard(handle, self, msg)
+
+    return handle_checked
+
+
+_lines = 0
+
+
+def _has_room() -> bool:
+    """For one more line about a message that is ignored: whoever sends them without end must not fill the log."""
+    global _lines
+    _lines += 1
+    if _lines == MAX_LINES:
+        logger.error(f"{MAX_LINES} messages were ignored: further ones are, without a line")
+    return _lines < MAX_LINES
+
+
+def _ignored(sender: str, why: str) -> None:
+    if _has_room():
+        logger.error(f"a message of {sender} was ignored, as it {sanitise_text(why, most=NAME_BYTES)}")
+
+
+def _guard(handle: Callable[..., None], *args: Any) -> None:
+    """What Locust, or a listener, cannot do must not end the listening; the exit status has it."""
+    try:
+        handle(*args)
+    except Exception:
+        locust.log.unhandled_greenlet_exception = True
+        logger.exception("a message was not handled")
+
+
+def _harmless(record: logging.LogRecord) -> bool:
+    """Locust writes the name of a peer as it came, where it could not read a message of it."""
+    if isinstance(record.msg, str) and not record.args and record.msg.startswith(("Unrecognized", "RPCError")):
+        record.msg = sanitise_text(record.msg, most=NAME_BYTES)
+        return _has_room()
+    return True

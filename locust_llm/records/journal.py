@@ -1,0 +1,170 @@
+"""The journal of a worker: its records on the disk until the master has them, packed; who may add to a run's records.
+
+Packed, a record is its fields without the chunk stamps (msgpack), and the stamps, 4 bytes each.
+"""
+
+import fcntl
+import os
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.files.regular_file import read_regular
+
+from .record import MOST_CHUNKS, Record
+
+JOURNALS: Final = "journal"
+"""In the folder of a run."""
+EMPTY_AT: Final = 1 << 22
+"""Bytes from which on a file is cut, once all in it is delivered."""
+MAX_BYTES: Final = 1 << 31
+"""Of a file that is read: a worker that is cut off for hours writes less."""
+_COUNTS: Final = Struct("<QQQ")
+_FRAME_HEAD: Final = Struct("<II")
+
+
+class Journal:
+    """The owner's end. Raises OSError when it is made, and when the disk is full."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._end = _COUNTS.size
+        self._counts = (0, 0, 0)
+        os.pwrite(self._file, _COUNTS.pack(0, 0, 0), 0)
+
+    def count(self, admitted: int, begun: int, ended: int) -> None:
+        """Requests and sessions so far."""
+        if (admitted, begun, ended) != self._counts:
+            self._counts = admitted, begun, ended
+            os.pwrite(self._file, _COUNTS.pack(admitted, begun, ended), 0)
+
+    def add(self, serial: int, packed: bytes) -> None:
+        """A record."""
+        frame = _FRAME_HEAD.pack(serial, len(packed)) + packed
+        if os.pwrite(self._file, frame, self._end) < len(frame):
+            raise OSError("no space left for a record")
+        self._end += len(frame)
+
+    def delivered(self) -> None:
+        """All that is in it."""
+        if self._end > EMPTY_AT:
+            os.ftruncate(self._file, _COUNTS.size)
+            self._end = _COUNTS.size
+
+    def close(self, *, keep: bool) -> None:
+        """``keep``: something in it was not delivered."""
+        os.close(self._file)
+        if not keep:
+            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.parent.rmdir()  # when it was the last
+
+
+class JournalContents(NamedTuple):
+    """What a journal holds."""
+
+    admitted: int
+    begun: int
+    ended: int
+    frames: list[tuple[int, bytes]]
+    """(serial, packed record), up to the first that is not whole."""
+
+
+def read_journal(path: Path) -> JournalContents | None:
+    """None where there is none."""
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except OSError:
+        return None
+    if len(data) < _COUNTS.size:
+        return JournalContents(0, 0, 0, [])
+    frames, at = [], _COUNTS.size
+    while at + _FRAME_HEAD.size <= len(data):
+        serial, length = _FRAME_HEAD.unpack_from(data, at)
+        at += _FRAME_HEAD.size
+        if not length or at + length > len(data):
+            break
+        frames.append((serial, data[at : at + length]))
+        at += length
+    admitted, begun, ended = _COUNTS.unpack_from(data)
+    return JournalContents(admitted, begun, ended, frames)
+
+
+def lock_file(path: Path) -> int | None:
+    """The lock of a file, which lasts until what is given is closed, or the process ends. None where another has it, or
+    there is no such file. Who has that of a run's records is its control."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+# -- packed records ----------------------------------------------------------------------------------------------------
+
+_HEAD: Final = Struct("<IB")
+"""How long the fields are, and the type of the stamps."""
+_TYPES: Final = b"IQ"
+"""Of 4 bytes: up to 71 minutes in microseconds; of 8: of any length."""
+
+MAX_FIELDS_BYTES: Final = 1 << 24
+"""Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and counted."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Record).decode
+
+
+def pack_record(record: Record) -> bytes:
+    try:
+        stamps = array("I", record.chunk_us)
+    except OverflowError:
+        stamps = array("Q", record.chunk_us)
+    fields = _encode(msgspec.structs.replace(record, chunk_us=()))
+    return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
+
+
+def unpack_record(packed: bytes) -> Record:
+    """Raises ValueError for what is no record."""
+    if len(packed) < _HEAD.size:
+        raise ValueError("cut short")
+    length, kind = _HEAD.unpack_from(packed)
+    at = _HEAD.size + length
+    if kind not in _TYPES or at > len(packed):
+        raise ValueError("no packed record")
+    stamps = array(chr(kind))
+    if (
+        length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
+    ):  # the last read may bring more
+        raise ValueError("more chunks than an answer may have")
+    try:
+        record = _decode(packed[_HEAD.size : at])
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if at < len(packed):
+        stamps.frombytes(packed[at:])
+        msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
+    return record
+
+
+def select_intact_records(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Those of a journal up to the first that is no record: a machine that stopped may have written half of it."""
+    whole = []
+    for serial, packed in frames:
+        try:
+            unpack_record(packed)
+        except ValueError:
+            break
+        whole.append((serial, packed))
+    return whole

@@ -1,0 +1,343 @@
+"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it is, and those of GPUs.
+
+Names are those of vLLM 0.32 (tests/captures), of llama.cpp, and of the documents of SGLang
+(docs.sglang.io/references/production_metrics.html), TensorRT-LLM (nvidia.github.io/TensorRT-LLM), TGI
+(huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo (docs.nvidia.com/dynamo, metrics catalog) and
+NVIDIA's DCGM exporter (docs.nvidia.com/datacenter/dcgm). Text format of Prometheus, 0.0.4.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.text.format import format_count
+
+PATHS: Final = ("/metrics", "/prometheus/metrics")
+"""Paths of the metrics; the second is TensorRT-LLM's."""
+ENGINES: Final = {
+    "vllm:": "vLLM",
+    "sglang:": "SGLang",
+    "llamacpp:": "llama.cpp",
+    "trtllm_": "TensorRT-LLM",
+    "tgi_": "TGI",
+    "dynamo_frontend_": "Dynamo",
+    "dynamo_component_": "Dynamo",
+}
+"""By the prefix of their metrics; a worker of Dynamo has those of its engine too, which come first."""
+DCGM: Final = "DCGM"
+_MAX_VALUE: Final = 1e15
+"""A larger figure is damaged, or DCGM's mark of one that it does not have."""
+_NAMES: Final = {
+    "running": ("num_requests_running", "num_running_reqs", "requests_processing", "batch_current_size",
+        "inflight_requests"),
+    "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size", "queued_requests"),
+    "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization",
+        "gpu_cache_usage_percent"),
+    "preemptions": ("num_preemptions_total", "num_retracted_reqs_total", "num_retracted_requests_total"),
+    "cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    "cache_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total", "cached_tokens_total",
+        "prompt_tokens_cached_total"),
+    "drafts": ("spec_decode_num_drafts_total",),
+    "drafted": ("spec_decode_num_draft_tokens_total",),
+    "accepted": ("spec_decode_num_accepted_tokens_total",),
+    "acceptance": ("spec_accept_rate",),
+    "ttft_s": ("time_to_first_token_seconds_sum",),
+    "ttft_count": ("time_to_first_token_seconds_count",),
+    "queue_s": ("request_queue_time_seconds_sum", "queue_time_seconds_sum", "request_queue_duration_sum"),
+    "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count", "request_queue_duration_count"),
+    "prefill_s": ("request_prefill_time_seconds_sum",),
+    "prefill_count": ("request_prefill_time_seconds_count",),
+    "decode_s": ("request_decode_time_seconds_sum",),
+    "decode_count": ("request_decode_time_seconds_count",),
+    "inference_s": ("request_inference_time_seconds_sum", "request_inference_duration_sum"),
+    "inference_count": ("request_inference_time_seconds_count", "request_inference_duration_count"),
+}  # fmt: skip
+_FIELDS: Final = {
+    prefix + name: (field,) for field, names in _NAMES.items() for name in names for prefix in ENGINES
+} | {  # llama.cpp counts the prompts without what was cached, SGLang with it
+    "sglang:prompt_tokens_total": ("cache_queries",),
+    "llamacpp:prompt_tokens_total": ("cache_queries",),
+    "llamacpp:prompt_tokens_cached_total": ("cache_queries", "cache_hits"),
+    "vllm:prompt_tokens_cached_total": (),  # the hits again, those of connectors among them
+}
+"""Fields by the whole name of a metric."""
+_GPU_FIELDS: Final = {
+    "DCGM_FI_DEV_GPU_UTIL": ("gpu_use", 0.01),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gpu_use", 1.0),
+    "DCGM_FI_DEV_FB_USED": ("gpu_memory_bytes", float(1 << 20)),
+    "DCGM_FI_DEV_POWER_USAGE": ("gpu_power_w", 1.0),
+    "DCGM_FI_DEV_SM_CLOCK": ("gpu_clock_mhz", 1.0),
+    "DCGM_FI_DEV_MEM_CLOCK": ("gpu_memory_clock_mhz", 1.0),
+}
+"""(field, factor): percent and MiB are DCGM's own units."""
+_SUFFIXES: Final = {name.removeprefix(prefix) for name in _FIELDS for prefix in ENGINES if name.startswith(prefix)}
+_LINE: Final = re.compile(
+    rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})|{'|'.join(_GPU_FIELDS)})"
+    r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
+    re.MULTILINE,
+)
+"""Each character is matched a bounded number of times for any text."""
+_GPU: Final = re.compile(r'\b(?:gpu|GPU_I_ID)="([A-Za-z0-9_.-]{1,20})"')
+_MAX_LINES: Final = 10_000
+_MAX_GPUS: Final = 64
+"""Of a page."""
+_BY_MAXIMUM: Final = {"kv_used", "acceptance"}
+"""Over several engines the maximum; all other fields add up."""
+
+
+class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One reading of a page of metrics, or of one GPU of it; None: it is not there. Sums and counts are since the start of
+    the server."""
+
+    at: float
+    """Unix seconds, of the request."""
+    engine: str
+    source: str = ""
+    """The address of the page, without its scheme; empty: the server's own."""
+    gpu: str = ""
+    """Of a GPU its number."""
+    failure: str = ""
+    """Why the page could not be read; then there is nothing else."""
+    running: float | None = None
+    waiting: float | None = None
+    kv_used: float | None = None
+    """Share of the KV cache in use: 1 is full."""
+    preemptions: float | None = None
+    cache_queries: float | None = None
+    cache_hits: float | None = None
+    """Tokens looked for in the prefix cache, and found."""
+    drafts: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    """Of speculative decoding: proposals, their tokens, and those that were kept."""
+    acceptance: float | None = None
+    """accepted / drafted of the last steps, where the server says no more."""
+    ttft_s: float | None = None
+    ttft_count: float | None = None
+    queue_s: float | None = None
+    queue_count: float | None = None
+    prefill_s: float | None = None
+    prefill_count: float | None = None
+    decode_s: float | None = None
+    decode_count: float | None = None
+    inference_s: float | None = None
+    """Of prefill and decode together."""
+    inference_count: float | None = None
+    """Sums and counts of the server's own histograms."""
+    gpu_use: float | None = None
+    """Share of the time in which the GPU computed."""
+    gpu_memory_bytes: float | None = None
+    gpu_power_w: float | None = None
+    gpu_clock_mhz: float | None = None
+    """Of its multiprocessors."""
+    gpu_memory_clock_mhz: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What a line of a chart is called."""
+        return f"{self.source or 'server'}, GPU {self.gpu}" if self.gpu else self.source or "server"
+
+
+def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
+    """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends where a line does, so that
+    a reader who must not be held up for long can pause between two."""
+    engines: set[str] = set()
+    found: dict[str, Any] = {}
+    gpus: dict[str, dict[str, Any]] = {}
+    lines = (line.groups() for piece in pieces for line in _LINE.finditer(piece))
+    for name, labels, value in islice(lines, _MAX_LINES):
+        number = _number(value)
+        if number is None:
+            continue
+        if (gpu := _GPU_FIELDS.get(name)) is not None:
+            number_of = " ".join(_GPU.findall(labels or ""))
+            if number_of in gpus or len(gpus) < _MAX_GPUS:
+                gpus.setdefault(number_of, {})[gpu[0]] = number * gpu[1]
+            continue
+        for field in _FIELDS.get(name, ()):
+            engines.add(next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix)))
+            before = found.get(field, 0.0)
+            found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
+    samples = []
+    if found:
+        engine = next(engine for engine in ENGINES.values() if engine in engines)
+        samples.append(EngineSample(at=at, engine=engine, source=source, **found))
+    return samples + [
+        EngineSample(at=at, engine=DCGM, source=source, gpu=number_of or "0", **fields)
+        for number_of, fields in gpus.items()
+    ]
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number <= _MAX_VALUE else None
+
+
+class EngineHistory:
+    """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes, and of those that come
+    later as many stay away."""
+
+    def __init__(self, most: int = 100_000) -> None:
+        self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
+        self.names: set[str] = set()
+        """Those of which there is more than failures."""
+        self.failures: Counter[str] = Counter()
+        """Readings that failed, by name; all of them."""
+        self.unread = 0
+        """Lines of its file that hold none."""
+        self._most, self._held, self._step = most, 0, 1
+        self._seen: Counter[str] = Counter()
+
+    def add(self, sample: EngineSample) -> None:
+        name = sample.name
+        self.failures[name] += bool(sample.failure)
+        if not sample.failure:
+            self.names.add(name)
+        self._seen[name] += 1
+        if self._seen[name] % self._step:
+            return
+        self.by_name[name].append(sample)
+        self._held += 1
+        if self._held > self._most:
+            self._step *= 2
+            for samples in self.by_name.values():
+                del samples[::2]
+            self._held = sum(map(len, self.by_name.values()))
+
+    def between(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+        """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from which its counters
+        grow."""
+        before = [sample for sample in self.by_name[name] if not sample.failure and sample.at < began_at]
+        return [*before[-1:], *self.inside(name, began_at, ended_at)]
+
+    def inside(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+        """Those of a stretch of time (Unix seconds) that did not fail: what their counters grow by is of this time alone."""
+        return [sample for sample in self.by_name[name] if not sample.failure and began_at <= sample.at <= ended_at]
+
+
+class EngineSummary(msgspec.Struct, frozen=True):
+    """The server's figures over a stretch of time."""
+
+    engine: str
+    samples: int
+    running: tuple[float, float] | None
+    waiting: tuple[float, float] | None
+    kv_used: tuple[float, float] | None
+    """(mean, maximum) of these three."""
+    preemptions: int | None
+
+
+def summarise_engine_samples(
+    samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]
+) -> EngineSummary | None:
+    """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of these alone, counters of
+    the time from the first sample to the last. None of no sample under load."""
+    under_load = [sample for sample in samples if any(begin <= sample.at <= end for begin, end in loaded)]
+    if not under_load:
+        return None
+    preempted = counter_increase(samples, "preemptions")
+    return EngineSummary(
+        engine=samples[-1].engine,
+        samples=len(under_load),
+        running=_level(under_load, "running"),
+        waiting=_level(under_load, "waiting"),
+        kv_used=_level(under_load, "kv_used"),
+        preemptions=None if preempted is None else round(preempted),
+    )
+
+
+def _level(samples: Sequence[EngineSample], field: str) -> tuple[float, float] | None:
+    values = [value for sample in samples if (value := getattr(sample, field)) is not None]
+    return (sum(values) / len(values), max(values)) if values else None
+
+
+def counter_increase(samples: Sequence[EngineSample], field: str) -> float | None:
+    """The increase of a counter; one that falls restarted with the server."""
+    values = [value for sample in samples if (value := getattr(sample, field)) is not None]
+    if len(values) < 2:
+        return None
+    return float(sum(after - before if after >= before else after for before, after in pairwise(values)))
+
+
+def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
+    """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its sum alone may fall a
+    little without a restart, by a duration that two clocks made negative."""
+    total_s = count = 0.0
+    names = f"{what}_s", f"{what}_count"
+    known = [both for sample in samples if None not in (both := tuple(getattr(sample, name) for name in names))]
+    for before, after in pairwise(known):
+        restarted = after[1] < before[1]
+        total_s += after[0] if restarted else after[0] - before[0]
+        count += after[1] if restarted else after[1] - before[1]
+    return (max(0.0, total_s) / count, round(count)) if count else None
+
+
+# -- diagnosis --------------------------------------------------------------------------------------------------------
+
+FULL_SHARE: Final = 0.95
+_MEMORY: Final = re.compile(
+    r"out of memory|\bOOM\b|OutOfMemory|failed to allocate|no available memory for the cache", re.I
+)
+
+
+SERVER: Final = "server"
+BASE: Final = "base"
+"""Whose metrics these are: of two servers that are compared, those of the base are read."""
+
+
+def diagnose_server(
+    summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER
+) -> Iterator[str]:
+    """The server's own metrics and what follows from them; one sentence or two each."""
+    if summary is None:
+        return
+    yield from _levels(summary, whose)
+    full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
+    if summary.preemptions:
+        limit = (
+            f" The prefill limit of {prefill_limit} does not bound decoding requests: lower it and the number of users (-u)."
+            if prefill_limit
+            else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV cache."
+        )
+        yield (
+            f"WARNING: the {whose} preempted {format_count(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
+            f"requests are computed again, which shows as stalls.{limit}"
+        )
+    elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
+        yield f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or lets them wait."
+
+
+def advise_on_memory(message: str, prefill_limit: int | None) -> str:
+    """Advice for a failure that reports the server out of memory; empty for any other failure."""
+    if not _MEMORY.search(message):
+        return ""
+    limit = f" despite the prefill limit of {prefill_limit}" if prefill_limit else ""
+    return (
+        f"WARNING: the server ran out of memory{limit}, in prefill or in decode: lower --prefill-concurrency and the number "
+        "of users (-u)."
+    )
+
+
+def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
+    """Gauges at the readings: they do not count what is on the way or in the front end, as the records do."""
+    parts = []
+    for name, level, form, most in (
+        ("running", summary.running, "{:.1f}", "{:.0f}"), ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
+        ("KV cache", summary.kv_used, "{:.0%}", "{:.0%}"),
+    ):  # fmt: skip
+        if level is not None:
+            parts.append(f"{name} {form.format(level[0])} (at most {most.format(level[1])})")
+    if summary.preemptions is not None:
+        parts.append(f"preemptions {summary.preemptions}")
+    if not parts:
+        return
+    of = f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second while requests were sent"
+    remarks = ["Running and waiting count requests in its scheduler alone."] if summary.running is not None else []
+    yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])

@@ -1,0 +1,116 @@
+"""Join: spans to the requests of a run by trace id, whichever of the two comes first."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from locust_llm.records.server_times import ServerTimes
+
+from .counts import SpanCounts
+from .reported_times import SpanLine as SpanLine
+from .span import Span, extract_server_times
+from .trace_ids import PART, make_request_part
+
+MOST_OPEN: Final = 2**20
+"""Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is dropped."""
+MISTAKE: Final = 200
+"""Characters of one."""
+
+
+class SortedSpans(msgspec.Struct, omit_defaults=True):
+    """Spans of one export: those of the run, by the part of the request in their trace id, and a count of the rest."""
+
+    times: list[tuple[int, ServerTimes]] = []
+    counts: dict[str, int] = {}
+    mistake: str = ""
+
+
+def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
+    """``run``: ``Run.trace``, which the trace ids of its requests begin with."""
+    times, counts, mistake = list[tuple[int, ServerTimes]](), Counter[str](), ""
+    for span in spans:
+        counts["received"] += 1
+        part = _part(span.trace_id, run)
+        if part is None:
+            counts["other_traces"] += 1
+            continue
+        try:
+            found = extract_server_times(span)
+        except ValueError as error:
+            counts["impossible"] += 1
+            mistake = mistake or str(error)[:MISTAKE]
+            continue
+        if found is None:
+            counts["without_times"] += 1
+        else:
+            times.append((part, found))
+    return SortedSpans(times, dict(counts), mistake)
+
+
+def _part(trace_id: str, run: str) -> int | None:
+    """None: it is none of this run."""
+    if len(trace_id) != 2 * PART or not run or not trace_id.startswith(run):
+        return None
+    try:
+        return int(trace_id[PART:], 16)
+    except ValueError:
+        return None
+
+
+class SpanJoin:
+    """Of one run."""
+
+    def __init__(self, most_open: int = MOST_OPEN) -> None:
+        self.late = False
+        """The run is over: what comes from now on is late."""
+        self._counts, self._mistake, self._most = Counter[str](), "", most_open
+        self._requests: dict[int, tuple[str, bool]] = {}
+        """Without a span so far: (id, whether it came to a good end)."""
+        self._spans: dict[int, ServerTimes] = {}
+        """Without a request so far."""
+        self._done = set[int]()
+        self._missing = 0
+
+    def request(self, request_id: str, *, ok: bool) -> SpanLine | None:
+        """A request is over; its line, if its span is there. ``ok``: a span is awaited."""
+        part = int(make_request_part(request_id), 16)
+        self._counts["requests"] += ok
+        self._missing += ok
+        if (times := self._spans.pop(part, None)) is not None:
+            return self._line(part, request_id, ok, times)
+        self._requests[part] = request_id, ok
+        if len(self._requests) > self._most:
+            self._requests.pop(next(iter(self._requests)))
+        return None
+
+    def spans(self, found: SortedSpans) -> Iterator[SpanLine]:
+        """The lines of those whose request is over."""
+        self._counts.update(found.counts)
+        self._mistake = self._mistake or found.mistake
+        for part, times in found.times:
+            if part in self._done or part in self._spans:
+                self._counts["twice"] += 1
+            elif (request := self._requests.pop(part, None)) is not None:
+                yield self._line(part, *request, times)
+            elif len(self._spans) < self._most:
+                self._spans[part] = times
+            else:
+                self._counts["dropped"] += 1
+
+    def _line(self, part: int, request_id: str, ok: bool, times: ServerTimes) -> SpanLine:
+        self._done.add(part)
+        self._missing -= ok
+        self._counts["joined" if ok else "joined_others"] += 1
+        self._counts["late"] += self.late
+        return SpanLine(id=request_id, **msgspec.structs.asdict(times))
+
+    @property
+    def missing(self) -> int:
+        """Requests that came to a good end, without a span so far."""
+        return self._missing
+
+    @property
+    def counts(self) -> SpanCounts:
+        return SpanCounts(**self._counts, unknown=len(self._spans), mistake=self._mistake)

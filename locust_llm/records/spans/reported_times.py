@@ -1,0 +1,67 @@
+"""Reported: the server times of a run's requests, from its spans.jsonl."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.files.regular_file import open_regular
+from locust_llm.records.server_times import ServerTimes
+
+FILE: Final = "spans.jsonl"
+"""A line for each request that has a span."""
+BLOCK_BYTES: Final = 2**22
+"""Read at once: lines together are decoded twice as fast as one by one."""
+MAX_LINE_BYTES: Final = 2**14
+
+
+class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Of spans.jsonl: the times of one request."""
+
+    id: str
+    """That of its record."""
+
+
+class ReportedSpans(NamedTuple):
+    times: dict[str, SpanLine]
+    """By the id of the record."""
+    unread: int = 0
+    """Lines that could not be read."""
+
+
+def find_spans_file(folder: Path) -> Path | None:
+    """That of a run's folder, of a stage that of its run; None: there is none."""
+    if (path := folder / FILE).exists():
+        return path
+    path = folder.parent.parent / FILE
+    return path if folder.parent.name == "stages" and path.exists() else None
+
+
+def read_spans(folder: Path) -> ReportedSpans:
+    """Empty without a file; of two lines of a request the first counts. Raises OSError."""
+    times: dict[str, SpanLine] = {}
+    path = find_spans_file(folder)
+    if path is None:
+        return ReportedSpans(times)
+    unread, known, decoder = 0, times.setdefault, msgspec.json.Decoder(SpanLine)
+    with open_regular(path) as file:
+        while block := file.read(BLOCK_BYTES) + file.readline(MAX_LINE_BYTES):
+            try:
+                lines = decoder.decode_lines(block)
+            except (ValueError, RecursionError):
+                lines, bad = _readable(block, decoder)
+                unread += bad
+            for line in lines:
+                known(line.id, line)
+    return ReportedSpans(times, unread)
+
+
+def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[list[SpanLine], int]:
+    """The lines of a block that can be read, and how many cannot."""
+    found, bad = list[SpanLine](), 0
+    for line in block.splitlines():
+        try:
+            found.append(decoder.decode(line))
+        except (ValueError, RecursionError):
+            bad += bool(line.strip())
+    return found, bad

@@ -1,0 +1,61 @@
+"""Telemetry: what became of the spans, metrics and logs that a run sent by OpenTelemetry, in run.json."""
+
+from typing import Annotated
+
+import msgspec
+
+from locust_llm.text.format import format_count
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of one process that sends, or of all of them together."""
+
+    requests: Count = 0
+    """Whose record was handed over: each is in the metrics."""
+    sampled: Count = 0
+    """Those of them whose spans were to be sent."""
+    spans: Count = 0
+    """Requests whose spans the collector has taken."""
+    dropped: Count = 0
+    """Requests whose spans found the queue full, or were still in it when the time at the end was over."""
+    refused: Count = 0
+    """Requests whose spans the collector did not take."""
+    logs: Count = 0
+    """Failures whose log record the collector has taken."""
+    logs_lost: Count = 0
+    """Those whose log record was dropped or refused."""
+    metrics_lost: Count = 0
+    """Processes whose last export of metrics the collector did not take: the one that has the whole run."""
+    lost: Count = 0
+    """Records that came to no exporting process: these are in nothing that was sent."""
+    mistake: str = ""
+    """The first thing that was wrong."""
+
+    def __add__(self, other: "TelemetryCounts") -> "TelemetryCounts":
+        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        mistake = mine.pop("mistake") or theirs["mistake"]
+        return TelemetryCounts(**{name: count + theirs[name] for name, count in mine.items()}, mistake=mistake)
+
+    @property
+    def remark(self) -> str:
+        """What a reader of the report has to know of it; empty where all was taken."""
+        missing = [
+            f"{format_count(count, thing)} {how}"
+            for count, thing, how in (
+                (self.dropped, "span", "dropped (the queue was full, or the end was over)"),
+                (self.refused, "span", "not taken"),
+                (self.logs_lost, "log record", "not taken"),
+                (self.metrics_lost, "process", "without its last metrics"),
+                (self.lost, "request", "in neither spans nor metrics"),
+            )
+            if count
+        ]
+        if not missing:
+            return ""
+        first = f"; the first mistake: {self.mistake}" if self.mistake else ""
+        return (
+            f"WARNING: OpenTelemetry lacks a part of this run: {', '.join(missing)}; the collector took the spans of "
+            f"{self.spans:,} of {self.sampled:,} requests{first}"
+        )

@@ -1,1 +1,0 @@
-"""Pairs: two arms compared block by block."""

@@ -1,0 +1,188 @@
+"""Blocks: what a document is made of, headings, texts and tables, and how figures are written in them."""
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from locust_llm.report.selection import has_too_few_values
+from locust_llm.report.summary import Row, SloResult
+from locust_llm.text.format import (
+    MOST_DIGITS,
+    decimal_places,
+    digits_to_tell_apart,
+    format_brief,
+    format_number,
+    format_supported,
+    parse_brief,
+)
+
+LABEL: Final = 30
+"""Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
+
+SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+
+
+class Heading(NamedTuple):
+    text: str
+    folded: bool = False
+    """On the page what is under it is folded away until somebody asks for it."""
+
+
+class Charts(NamedTuple):
+    """The place of charts, with their heading, on the page; a text has none. A heading comes next."""
+
+    heading: str
+
+
+class Headline(NamedTuple):
+    """What it came to, in one sentence."""
+
+    text: str
+
+
+class TextBlock(NamedTuple):
+    text: str
+    loud: bool = False
+
+
+class TableBlock(NamedTuple):
+    """Rows as long as ``head``. The first column is aligned left, the others right if they hold ``numbers``."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: bool = True
+    label: int = LABEL
+    """How wide the first column may be on the console."""
+
+
+Block = Heading | Headline | TextBlock | TableBlock
+
+
+def label_row(row: Row) -> str:
+    """``Time to First Token (ms)``, ``Inter Token Latency (ms per token)``; counts name their unit already."""
+    unit = f"{row.unit} {row.per}" if row.per else row.unit
+    return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({unit})"
+
+
+def format_flags(flags: Mapping[str, str]) -> str:
+    """Of a server, in one cell: ``block_size 16, cache_dtype auto``."""
+    return ", ".join(f"{name} {value}" for name, value in flags.items())
+
+
+def format_observed(result: SloResult) -> str:
+    """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to 640ms``,
+    or ``≥ 590ms`` where nothing bounds it above."""
+    if result.observed is None:
+        return "-"
+    result = _readable(result)
+    if result.worst is None or result.observed is None:
+        return format_brief(result.observed, result.unit, choose_value_digits(result))
+    low, high = sorted((result.observed, result.worst))
+    least, most = (
+        format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4)) for end in (low, high)
+    )
+    return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
+
+
+def choose_value_digits(result: SloResult) -> int:
+    """So many digits, at least three, that the figure as written is on its side of the limit, and within its interval."""
+    value = result.observed
+    if value is None or not math.isfinite(value):
+        return 3
+    least, reach = digits_to_tell_apart(value, result.limit), _reach(result)
+    low, high = (
+        nowhere if end is None else parse_brief(_end(end, reach, result), result.unit)
+        for end, nowhere in ((result.low, -math.inf), (result.high, math.inf))
+    )
+    for digits in range(least, MOST_DIGITS):
+        inside = low <= parse_brief(format_brief(value, digits=digits)) <= high
+        if inside and digits_to_tell_apart(value, result.limit, digits=digits) == digits:
+            return digits
+    return least
+
+
+def format_interval(result: SloResult) -> str:
+    """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not known."""
+    if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
+        return "-"
+    result = _readable(result)
+    if result.high is None or (result.worst is not None and result.high == math.inf):
+        return f"at least {_end(result.low, None, result)}"
+    if result.low is None:
+        return f"at most {_end(result.high, None, result)}"
+    reach = _reach(result)
+    low, high = (_end(end, reach, result) for end in (result.low, result.high))
+    return f"{low} to {high}"
+
+
+def _readable(result: SloResult) -> SloResult:
+    """In milliseconds where the rule is in seconds and all that was measured is below one: ``5.9ms``, not ``0.0059s``."""
+    measured = [abs(value) for value in (result.observed, result.worst, result.low, result.high) if value is not None]
+    largest = max((value for value in measured if math.isfinite(value)), default=0.0)
+    if result.unit != "s" or not 0 < largest < 0.9995:
+        return result
+
+    def in_ms(value: float | None) -> float | None:
+        return None if value is None else value * 1e3
+
+    return replace(
+        result,
+        unit="ms",
+        observed=in_ms(result.observed),
+        worst=in_ms(result.worst),
+        low=in_ms(result.low),
+        high=in_ms(result.high),
+        limit=in_ms(result.limit),
+    )
+
+
+def _end(end: float | None, reach: float | None, result: SloResult) -> str:
+    """As many digits as the interval is good for; more where these would leave the figure outside of it, or put the end on
+    the limit or beyond it."""
+    text = format_supported(end, reach, result.unit, more=1)
+    if end is None or not math.isfinite(end):
+        return text
+    written = parse_brief(text, result.unit)
+    value, limit = result.observed, result.limit
+    beside = value is not None and ((end <= value < written) or (written < value <= end))
+    at_limit = limit is not None and (written == limit or (written < limit) != (end < limit))
+    if not (beside or at_limit):
+        return text
+    digits = digits_to_tell_apart(end, limit, digits=4)
+    if value is not None and math.isfinite(value):
+        digits = max(digits, digits_to_tell_apart(value, limit))
+    return format_brief(end, result.unit, digits)
+
+
+def _reach(result: SloResult) -> float | None:
+    """Half of its interval; None: an end is not known."""
+    return None if result.low is None or result.high is None else (result.high - result.low) / 2
+
+
+def format_sample_size(result: SloResult) -> str:
+    """``1500``; ``1500 (effective 140)`` where they are correlated."""
+    count, worth = result.count or 0, result.effective
+    if not count or worth is None or worth >= 0.9 * count:
+        return str(count or "-")
+    return f"{count} (effective {worth:.0f})"
+
+
+def choose_row_decimals(row: Row) -> int:
+    """By the reach of its mean: a percentile is no better known."""
+    size = row.effective or row.count
+    return 2 if row.std is None or not size else decimal_places(1.96 * row.std / math.sqrt(size))
+
+
+def mark_scarce(count: int, percentile: float) -> str:
+    """Behind a percentile of too few values."""
+    return "*" if has_too_few_values(count, percentile) else ""
+
+
+def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
+    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
+    least. ``digits``, ``most``: see ``number``."""
+    value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
+    few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
+    return (format_number(value, digits, most) if least is None else f"≥ {format_number(least, digits, most)}") + few

@@ -1,0 +1,333 @@
+"""Over time: latencies, throughput and the gate of a run, all on one time axis."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from locust_llm.records.record import CUT, FAILURES, OK
+from locust_llm.records.run import LimitChange, Run
+from locust_llm.report.occupancy import Occupancy, thin_occupancy
+from locust_llm.settings.ab import BASE, CANDIDATE
+from locust_llm.text.format import format_brief, format_count, format_duration
+
+from .model import (
+    LOG_NOTE,
+    MAX_POINTS,
+    Floats,
+    Limits,
+    Plot,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    choose_log_base,
+    clip_marks,
+    make_dot_series,
+    make_percentile_lines,
+    round_values,
+    sample_dots,
+)
+
+GROUP: Final = "time"
+MAX_LIMIT_MARKS: Final = 12
+"""More changes of the limit get no marks: the line of the limit shows them."""
+NEAR: Final = 0.03
+"""Share of the time; changes of the limit that are nearer have one mark."""
+MAX_FAILURE_TICKS: Final = 500
+"""Failures drawn as ticks."""
+INSTANT_S: Final = 1e-3
+"""Requests that took no longer count at one moment."""
+MIN_REQUESTS: Final = 5
+"""Of a step of the throughput on average; but there are at least MIN_STEPS steps."""
+MIN_STEPS: Final = 10
+
+
+class TimeAxis(NamedTuple):
+    """The time axis: Unix seconds of its 0, and its ends in seconds after it."""
+
+    origin: float
+    low: float
+    high: float
+
+    @property
+    def axis(self) -> PlotAxis:
+        return PlotAxis(label="time since the start", unit="s", low=self.low, high=self.high)
+
+
+def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
+    """TTFT and ITL. ``limits``: those of the SLO, by column."""
+    marks = tuple(_marks(run, find_time_axis(requests, run), requests))
+    shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
+    if not run.settings.generates:
+        shown = [("latency_s", "Request latency", "latency")]
+    plots = [
+        plot
+        for column, *names in shown
+        for plot in _latency(requests, run, column, (names[0], names[1]), marks + limits.get(column, ()))
+    ]
+    if run.stages and plots:
+        which = (
+            "start of each block, of the base (b) or the candidate (c)"
+            if run.arms
+            else "start of each stage, with its value"
+        )
+        caption = f"{plots[0].caption} Vertical lines: {which}."
+        plots[0] = msgspec.structs.replace(plots[0], caption=caption)
+    yield from plots
+
+
+def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[Plot]:
+    """Tokens and requests a second, the gate."""
+    time = find_time_axis(requests, run)
+    marks = tuple(_marks(run, time, requests))
+    yield from _throughput(requests, time, marks)
+    yield from _gate(levels, time, marks, generates=run.settings.generates)
+
+
+def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
+    """From the start, or the first request, to the last end."""
+    began, ended = requests["asked_at"].min(), requests["closed_at"].max()
+    if not began <= ended:  # NaN: no requests
+        return TimeAxis(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
+    low = min(0.0, float(began) - run.started_at)
+    return TimeAxis(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
+
+
+def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMark]:
+    """Phases, stages and changes of the limit, where there are few."""
+    warm = bool((requests["phase"] == "warmup").any())
+    for stage in run.stages:
+        yield PlotMark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+    if warm and not run.stages:
+        yield PlotMark("profiling", x=run.profiling_at - time.origin)
+    if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
+        yield PlotMark("stop", x=run.stopping_at - time.origin)
+    if not run.stages:
+        yield from _limit_marks(run.limits, time)
+
+
+def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
+    """``limit 3``; of a quick ramp one mark: ``limit 1 to 3``."""
+    steps = [(before, change) for before, change in pairwise(limits) if change.limit != before.limit]
+    groups: list[list[tuple[LimitChange, LimitChange]]] = []
+    for step in steps:
+        if groups and step[1].at - groups[-1][-1][1].at < NEAR * (time.high - time.low):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    if len(groups) > MAX_LIMIT_MARKS:
+        return
+    for group in groups:
+        before, last = group[0][0].limit, group[-1][1].limit
+        ramp = len(group) > 1 and None not in (before, last)
+        text = "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
+        yield PlotMark(text, x=group[0][1].at - time.origin)
+
+
+def _latency(
+    requests: pd.DataFrame, run: Run, column: str, names: tuple[str, str], marks: tuple[PlotMark, ...]
+) -> Iterator[Plot]:
+    title, what = names
+    time = find_time_axis(requests, run)
+    phase, value = requests["phase"], requests[column]
+    known = ((requests["outcome"] == OK) & value.notna()).to_numpy(np.bool_)
+    main = known & (phase == "profiling").to_numpy(np.bool_)
+    at = requests["sent_at"].to_numpy(np.float64) - time.origin
+    ms = value.to_numpy(np.float64) * 1e3
+    if not known.any():
+        return
+    shown = main if main.any() else known
+    series = []
+    if (known & ~main).any() and main.any():
+        series.append(make_dot_series(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
+    if run.arms:
+        drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
+    else:
+        dots, caption = make_dot_series(at[shown], ms[shown])
+        lines, made_of = make_percentile_lines(at[shown], ms[shown])
+        drawn, caption = [dots, *lines], f"{caption} It is drawn at its send.{made_of}"
+    failures, lost = _failures(requests, time)
+    if cut := int((requests["outcome"] == CUT).sum()):
+        lost += f" {format_count(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
+    highest = float(ms[shown].max())
+    base = choose_log_base(ms[shown])
+    p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
+    yield Plot(
+        title=title,
+        caption=caption + lost + (LOG_NOTE if base else ""),
+        label=f"{what} over time: median {format_duration(p50 / 1e3)}, p99 {format_duration(p99 / 1e3)}, "
+        f"highest {format_duration(highest / 1e3)}",
+        x=time.axis,
+        y=PlotAxis(label=what, unit="ms", log=base),
+        series=(*series, *drawn, *failures),
+        marks=clip_marks(marks, highest, base),
+        group=GROUP,
+    )  # fmt: skip
+
+
+def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[list[PlotSeries], str]:
+    """(of each arm its requests and a line through the medians of its blocks; the caption). One line of both would lead from
+    block to block of the one and the other."""
+    names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
+    dots, lines = list[PlotSeries](), list[PlotSeries]()
+    for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
+        of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
+        if not of_arm.any():
+            continue
+        dots.append(make_dot_series(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
+        pair = requests["pair"].to_numpy(np.float64)
+        blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
+        middles = np.array([(np.median(at[block]), np.median(ms[block])) for block in blocks])
+        lines.append(
+            PlotSeries(f"{name}, p50 of each block", hue, round_values(middles[:, 0], 6), round_values(middles[:, 1]))
+        )
+    some = sum(len(one.x) for one in dots)
+    which = f"{len(at):,} in all" if some == len(at) else f"{some:,} of {len(at):,} shown, the slowest among them"
+    return [*dots, *lines], (
+        f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians of one arm's blocks."
+    )
+
+
+def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
+    """(a tick for each, of many a sample; a sentence for the caption)."""
+    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
+    at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
+    if not len(at):
+        return [], ""
+    some = at[sample_dots(at, MAX_FAILURE_TICKS, 0)]
+    which = f" ({len(some):,} of {len(at):,} shown)" if len(some) < len(at) else ""
+    return [
+        PlotSeries("failed", "fail", round_values(some, 6), [], kind="rug")
+    ], f" Ticks at the top: failed requests{which}."
+
+
+def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, ...]) -> Iterator[Plot]:
+    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
+    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
+    if not (ok | failed).any():
+        return
+    edges = choose_round_edges(time.low, time.high, int((ok | failed).sum()))
+    width = np.diff(edges)
+    each = f"Each step is {np.median(width):g} s"
+    first, last, closed = (
+        requests[name].to_numpy(np.float64) - time.origin for name in ("first_chunk_at", "last_chunk_at", "closed_at")
+    )
+    tokens = requests["output_tokens"].to_numpy(np.float64)
+    counted = ok & ~np.isnan(tokens)
+    first, last = np.where(np.isnan(first), closed, first), np.where(np.isnan(last), closed, last)
+    if counted.any():
+        rate = spread_amounts(first[counted], last[counted], tokens[counted], edges) / width
+        yield Plot(
+            title="Output tokens per second",
+            caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
+            "last chunk of each.",
+            label=f"Output tokens per second over time: at most {rate.max():,.0f}",
+            x=time.axis,
+            y=PlotAxis(label="output tokens/s", unit="/s"),
+            series=(_steps("output tokens/s", "decode", edges, rate, "area"),),
+            marks=marks,
+            group=GROUP,
+            low=True,
+        )
+    done, lost = (np.histogram(closed[some], edges)[0] / width for some in (ok, failed))
+    series = [_steps("finished", "ok", edges, done)]
+    if failed.any():
+        series.append(_steps("failed", "fail", edges, lost))
+    yield Plot(
+        title="Requests per second",
+        caption=f"{each}; a request counts when it ended.",
+        label=f"Requests finished per second over time: at most {format_brief(done.max(), digits=3)}"
+        + (f"; failed at most {format_brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
+        x=time.axis,
+        y=PlotAxis(label="requests/s", unit="/s"),
+        series=tuple(series),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+
+
+def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool) -> Iterator[Plot]:
+    thin = thin_occupancy(levels, MAX_POINTS)
+    if not len(thin):
+        return
+    at = thin["at"].to_numpy(np.float64) - time.origin
+    each = f"Each step is the mean over {(at[-1] - at[0]) / max(len(at) - 1, 1):.2g} s"
+    half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.0
+    edges = np.append(at - half, at[-1] + half)
+    used, waiting, decoding, limit = (
+        thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
+    )
+    gated = bool((~np.isnan(limit)).any())
+    what, until = ("Awaiting first token", "first token") if generates else ("In flight", "end")
+    series = [_steps(what.lower(), "prefill", edges, used, "area")]
+    if gated:
+        series.append(_steps("limit", "limit", edges, limit))
+    yield Plot(
+        title=what + ", and the gate's limit" * gated,
+        caption=f"{each}. {what}: sent, before the {until}.",
+        label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on average over a step"
+        + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
+        x=time.axis,
+        y=PlotAxis(label="requests"),
+        series=tuple(series),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+    decodes = bool(decoding.max() > 0)  # not where whole answers come at once, of embeddings too
+    others = [_steps("decoding", "decode", edges, decoding)] * decodes
+    if gated:
+        others.append(_steps("waiting at the gate", "wait", edges, waiting, "area"))
+    if not others:
+        return
+    shown = ["Decoding"] * decodes + ["waiting at the gate" if decodes else "Waiting at the gate"] * gated
+    most = f"decoding over time: at most {format_brief(decoding.max(), digits=3)}; " * decodes
+    most += f"waiting at the gate at most {format_brief(waiting.max(), digits=3)}; " * gated
+    yield Plot(
+        title=", and ".join(shown),
+        caption=f"{each}.{' Decoding: between the first token and the end.' * decodes}",
+        label=f"Requests {most}".rstrip("; "),
+        x=time.axis,
+        y=PlotAxis(label="requests"),
+        series=tuple(others[::-1]),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+
+
+def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> PlotSeries:
+    return PlotSeries(name, hue, round_values(edges, 6), round_values(np.append(values, values[-1:])), kind=kind)
+
+
+def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
+    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with MIN_REQUESTS of ``count``
+    each. The first and the last are as short as the time is, or half as long again."""
+    least = (high - low) / max(min(most, count // MIN_REQUESTS), MIN_STEPS)
+    power = 10.0 ** math.floor(math.log10(least))
+    width = next(power * m for m in (1, 2, 5, 10) if power * m >= least * (1 - 1e-9))
+    inner = np.arange(math.floor(low / width) + 1, math.ceil(high / width)) * width
+    inner = inner[(inner - low >= width / 2) & (high - inner >= width / 2)]
+    return np.array([low, *inner, high])
+
+
+def spread_amounts(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
+    """How much of the amounts falls between each two edges, where each is spread evenly from ``first`` to ``last``."""
+    slow = last - first > INSTANT_S
+    at_once = np.histogram(last[~slow], edges, weights=amount[~slow])[0]
+    first, last = first[slow], last[slow]
+    rate = amount[slow] / (last - first)
+
+    def begun(at: Floats) -> Floats:
+        """Up to each edge, of what would go on at ``rate`` for ever from ``at`` on."""
+        order = np.argsort(at)
+        before = np.searchsorted(at[order], edges, side="right")
+        rates, starts = (np.append(0.0, np.cumsum(values[order]))[before] for values in (rate, rate * at))
+        return np.asarray(edges * rates - starts)
+
+    return np.asarray(np.maximum(np.diff(begun(first) - begun(last)), 0.0) + at_once)

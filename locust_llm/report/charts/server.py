@@ -1,0 +1,152 @@
+"""The server's own metrics over the run, on the time axis of the other plots: a line for each replica or GPU."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.text.format import format_brief, format_count
+
+from .model import MAX_POINTS, Floats, Plot, PlotAxis, PlotSeries, round_values, sample_dots
+from .over_time import GROUP, MAX_FAILURE_TICKS, TimeAxis, choose_round_edges
+from .server_metrics import CHARTS, LINES, Chart, list_line_names
+
+HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
+"""Of the lines; from the ninth on dashed."""
+
+
+def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
+    """Those of which there is anything. A reading that failed is a tick at the top of the first."""
+    ticks = list(_failed(history, time))
+    plots = [plot for chart in CHARTS for plot in _plot(chart, history, time)]
+    if not plots and ticks:
+        plots = [
+            Plot(
+                "Metrics of the server",
+                "",
+                "No metrics of the server",
+                time.axis,
+                PlotAxis(),
+                (),
+                group=GROUP,
+                low=True,
+            )
+        ]
+    more = len(history.names) - LINES
+    for number, plot in enumerate(plots):
+        text = plot.caption
+        if more > 0:
+            text += f" {format_count(more, 'more line')} not drawn."
+        if number == 0:
+            if ticks:
+                text += f" Ticks at the top: readings that failed ({sum(history.failures.values()):,} in all)."
+            if history.unread:
+                text += f" {format_count(history.unread, 'line')} of the file could not be read."
+            plot = msgspec.structs.replace(plot, series=(*plot.series, *ticks))
+        if number == len(plots) - 1:  # its axis is that of all
+            plot = msgspec.structs.replace(plot, x=msgspec.structs.replace(plot.x, label="time since the start"))
+        yield msgspec.structs.replace(plot, caption=text.strip())
+
+
+def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
+    series, highest, pooled = [], [], 1
+    for number, name in enumerate(list_line_names(history)):
+        samples = [s for s in _samples(history, name) if time.low - 2 <= s.at - time.origin <= time.high + 2]
+        line, each = _level(chart, samples, time) if chart.kind == "level" else _growth(chart, samples, time)
+        if line is None:
+            continue
+        pooled = max(pooled, each)
+        highest.append(max(value for value in line[1] if value is not None))
+        series.append(
+            PlotSeries(
+                name, HUES[number % len(HUES)], line[0], line[1],
+                kind="line" if chart.kind == "level" else "steps", dashed=number >= len(HUES),
+            )
+        )  # fmt: skip
+    if series:
+        mean = f" Each point is the mean of {pooled} readings." if pooled > 1 else ""
+        unit = f" {chart.unit}" if chart.unit else ""
+        yield Plot(
+            title=chart.title,
+            caption=chart.caption + mean,
+            label=f"{chart.title} over time: at most {format_brief(max(highest), digits=3)}{unit}",
+            x=time.axis,
+            y=PlotAxis(label=chart.what, unit=chart.unit, low=0.0),
+            series=tuple(series),
+            group=GROUP,
+            low=True,
+        )
+
+
+def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
+    """Those of a GPU with the failures of its page."""
+    own = history.by_name[name]
+    if not own[0].gpu:
+        return own
+    return sorted([*own, *(s for s in history.by_name.get(own[0].source, ()) if s.failure)], key=lambda s: s.at)
+
+
+Line = tuple[list[float | None], list[float | None]]
+
+
+def _level(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Line | None, int]:
+    """(x and y; how many readings a point is the mean of). A failed reading breaks the line."""
+    at = np.array([s.at - time.origin for s in samples])
+    values = np.array([_number(s, chart.field) for s in samples]) * chart.factor
+    if np.isnan(values).all():
+        return None, 1
+    each = -(-len(values) // MAX_POINTS)
+    if each > 1:
+        rows = np.array_split(np.arange(len(values)), -(-len(values) // each))
+        at = np.array([at[row].mean() for row in rows])
+        known = [values[row][~np.isnan(values[row])] for row in rows]
+        values = np.array([row.mean() if len(row) else np.nan for row in known])
+    return (round_values(at, 6), _holes(round_values(values))), each
+
+
+def _growth(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Line | None, int]:
+    """In steps, of a counter that begins anew when its server does."""
+    total = _total(chart.field, samples, time)
+    over = _total(chart.of, samples, time) if chart.kind == "share" else None
+    if total is None or (chart.kind == "share" and over is None):
+        return None, 1
+    edges = choose_round_edges(max(time.low, float(total[0][0])), float(total[0][-1]), len(total[0]))
+    growth = np.diff(np.interp(edges, *total))
+    whole = np.diff(edges) if over is None else np.diff(np.interp(edges, *over))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.where(whole > 0, growth / whole, np.nan) * chart.factor
+    if np.isnan(values).all():
+        return None, 1
+    return (round_values(edges, 6), _holes(round_values(np.append(values, values[-1:])))), 1
+
+
+def _total(field: str, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Floats, Floats] | None:
+    """(moments, growth since the first); None of fewer than two readings."""
+    at = np.array([s.at - time.origin for s in samples])
+    values = np.array([_number(s, field) for s in samples])
+    known = ~np.isnan(values)
+    at, values = at[known], values[known]
+    if len(at) < 2 or at[-1] - max(at[0], time.low) <= 0:
+        return None
+    steps = np.diff(values)
+    return at, np.append(0.0, np.cumsum(np.where(steps >= 0, steps, values[1:])))
+
+
+def _number(one: EngineSample, field: str) -> float:
+    value = getattr(one, field)
+    return np.nan if value is None else float(value)
+
+
+def _holes(values: list[float | None]) -> list[float | None]:
+    return [None if value is None or np.isnan(value) else value for value in values]
+
+
+def _failed(history: EngineHistory, time: TimeAxis) -> Iterator[PlotSeries]:
+    at = np.sort([s.at - time.origin for samples in history.by_name.values() for s in samples if s.failure])
+    at = at[(at >= time.low) & (at <= time.high)]
+    if len(at):
+        yield PlotSeries(
+            "reading failed", "fail", round_values(at[sample_dots(at, MAX_FAILURE_TICKS, 0)], 6), [], kind="rug"
+        )

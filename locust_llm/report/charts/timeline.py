@@ -1,0 +1,289 @@
+"""The timeline: some requests of a run line by line, around the longest stall.
+
+It shows a long prompt in prefill and the streams that stall during it.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.records.record import OK, Record
+from locust_llm.records.run import Run
+from locust_llm.report.columns import RequestColumns
+from locust_llm.report.gaps import GapCounts
+from locust_llm.text.format import clean_line, format_count, format_duration
+
+from .model import Floats
+from .timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row
+
+MAX_ROWS: Final = 60
+"""Requests shown."""
+MAX_PREFILL_ROWS: Final = 20
+"""Of a sample, the rows of requests in prefill during the stall."""
+MAX_RECORDS: Final = 50_000
+"""Read to find those of the window."""
+MIN_WINDOW_S: Final = 1e-3
+"""Of a window: times in it are tenths of a millisecond."""
+SLACK_S: Final = 5.0
+"""Delay of a record in the file after its end: workers send records in batches."""
+MAX_GAPS: Final = 160
+"""Length of a window in median gaps; or ten times its stall, if that is more and not above MAX_DENSE_GAPS."""
+MAX_DENSE_GAPS: Final = 256
+"""In median gaps; in a longer window dots of chunks overlap. Only a long stall makes it longer."""
+
+Mask = NDArray[np.bool_]
+Since = Callable[[float], Iterable[Record]]
+"""From a moment (Unix seconds): the records of the requests that ended then or later, in about the order of their ends."""
+
+
+class LongestStall(NamedTuple):
+    """The longest gap between two chunks of a request, Unix seconds."""
+
+    start: float
+    end: float
+    id: str
+    """Of the request."""
+
+
+class TimelineWindow(NamedTuple):
+    """Unix seconds."""
+
+    start: float
+    end: float
+    stall: "LongestStall | None"
+
+
+class Timeline(TimelineRows, frozen=True, kw_only=True):
+    """The same with its texts."""
+
+    title: str
+    caption: str
+    label: str
+    """Its main figures in words, for screen readers."""
+
+
+class TimelineScene(NamedTuple):
+    """What a timeline shows: some requests of a stretch of a run."""
+
+    window: TimelineWindow
+    records: list[Record]
+    """In the order in which they came."""
+    under_way: int
+    """Requests in the window; more than these records are a sample of them."""
+    slow: float
+    """From how many milliseconds on a gap is a stall; 0: none is."""
+    started_at: float
+    """Of the run, Unix seconds."""
+    simulated: bool
+    asked: bool
+    """The user chose the window."""
+
+    @property
+    def title(self) -> str:
+        """``12 requests around the longest stall``."""
+        shown = format_count(len(self.records), "request")
+        if self.asked:
+            start, end = (at - self.started_at for at in self.window[:2])
+            return f"{shown}, second {start:.2f} to {end:.2f}"
+        return f"{shown} around {'the middle of the run' if self.window.stall is None else 'the longest stall'}"
+
+
+def find_scene(
+    columns: RequestColumns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = MAX_ROWS
+) -> TimelineScene | None:
+    """Around the longest stall of the profiling phase, else around its middle request; or ``span``, seconds after the start
+    of the run. At most ``most`` requests. None where nothing was sent, or what was ended before it was asked for;
+    ValueError of one sentence for a span that cannot be shown."""
+    requests = columns.requests
+    sent = requests["sent_at"].notna().to_numpy(np.bool_)
+    main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
+    if not main.any():
+        return None
+    gap_ms = columns.gaps.get("profiling", GapCounts()).percentiles_ms((50,))[0] or 0.0
+    began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
+    if span:
+        window = TimelineWindow(run.started_at + span[0], run.started_at + span[1], None)
+    else:
+        ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
+        stalls = np.where(ok, requests["longest_stall_s"].to_numpy(np.float64), np.nan)
+        worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
+        stall = None if worst is None else _stall(requests.iloc[worst], since)
+        window = choose_window(began, closed, main, stall, gap_ms / 1e3, most)
+    if (lacking := MIN_WINDOW_S - (window.end - window.start)) > 0:
+        window = window._replace(start=window.start - lacking / 2, end=window.end + lacking / 2)
+    under_way = (began < window.end) & (closed > window.start)
+    count = int(under_way.sum())
+    if span and not 0 < count <= MAX_RECORDS:
+        between = f"between second {span[0]:g} and {span[1]:g}"
+        if count:
+            raise ValueError(f"{count:,} requests were in flight {between}; at most {MAX_RECORDS:,} can be read")
+        first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
+        raise ValueError(f"no request was in flight {between}: the requests are from second {first:.2f} to {last:.2f}")
+    if not count:  # stamps of a damaged record
+        return None
+    records = _within(window, since, float(closed[under_way].max()))
+    if span:
+        window = window._replace(stall=_longest(records, window))
+    return TimelineScene(
+        window=window,
+        records=sorted(pick_records(records, window, most), key=_asked_at),
+        under_way=count,
+        slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1) if gap_ms else 0.0,
+        started_at=run.started_at,
+        simulated=run.simulated or bool(requests["simulated"].any()),
+        asked=span is not None,
+    )
+
+
+def make_timeline(scene: TimelineScene, dots: int = MAX_DOTS) -> Timeline:
+    """``dots``: separate dots of a line; chunks nearer to each other are one."""
+    window, stall = scene.window, scene.window.stall
+    long = "" if stall is None else format_duration(stall.end - stall.start)
+    return Timeline(
+        title=scene.title,
+        caption=_caption(scene),
+        label=f"Timeline of {scene.title} {long if not scene.asked else ''}".rstrip(),
+        start=round(window.start - scene.started_at, 4),
+        length=_ms(window.end, window),
+        slow=scene.slow,
+        rows=tuple(_row(record, window, scene.slow, dots) for record in scene.records),
+        stall=None if stall is None else (_ms(stall.start, window), _ms(stall.end, window)),
+        stall_text="" if stall is None else f"longest stall {'here ' if scene.asked else ''}{long}",
+    )
+
+
+def _caption(scene: TimelineScene) -> str:
+    window, count, shown = scene.window, scene.under_way, len(scene.records)
+    start = window.start - scene.started_at
+    which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in flight"
+    if shown < count:
+        waited = f"; those first that awaited their first token longest during the stall (at most {MAX_PREFILL_ROWS})"
+        longest = waited if window.stall else ""
+        which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
+    stalls = f" Red: a gap above {format_duration(scene.slow / 1e3)}." if scene.slow else ""
+    return (
+        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
+        f"arrival. Each dot is a chunk; overlapping dots are drawn as one.{stalls}"
+    )
+
+
+def choose_window(
+    began: Floats, closed: Floats, main: Mask, stall: LongestStall | None, gap_s: float, rows: int = MAX_ROWS
+) -> TimelineWindow:
+    """The longest window around the stall (or the middle) that holds at most ``rows`` requests, within bounds: at least two
+    stalls and a half, at most ten of them (but no more than MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is
+    more. ``gap_s``: a usual gap."""
+    first, last = float(began[main].min()), float(closed[main].max())
+    halves = np.sort(((began + closed) / 2)[main])
+    middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2  # where a request is
+    longest = 0.0 if stall is None else stall.end - stall.start
+    tenfold = min(10 * longest, max(2.5 * longest, MAX_DENSE_GAPS * gap_s))
+    most = max(tenfold, MAX_GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
+    least = max(2.5 * longest, MAX_GAPS / 4 * gap_s) or most
+    for length in np.geomspace(most, min(least, most), 12).tolist():
+        start, end = middle - length / 2, middle + length / 2
+        if np.count_nonzero((began < end) & (closed > start)) <= rows:
+            break
+    return TimelineWindow(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
+
+
+def pick_records(records: list[Record], window: TimelineWindow, rows: int = MAX_ROWS) -> list[Record]:
+    """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others evenly by start."""
+    records = sorted(records, key=_asked_at)
+    if len(records) <= rows:
+        return records
+    first: list[Record] = []
+    if window.stall is not None:
+        start, end, name = window.stall
+        prefill = {id(r): min(_first_at(r), end) - max(_sent_at(r), start) for r in records if r.sent_at is not None}
+        longest = sorted((r for r in records if prefill.get(id(r), 0) > 0), key=lambda r: -prefill[id(r)])
+        first = [*[r for r in records if r.id == name][:1], *longest[: min(MAX_PREFILL_ROWS, rows // 3)]]
+    held = {id(record) for record in first}
+    others = [record for record in records if id(record) not in held]
+    even = np.linspace(0, len(others) - 1, rows - len(held)).astype(int).tolist()
+    return [record for record in records if id(record) in held] + [others[i] for i in even]
+
+
+def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
+    """When the longest gap of this request began and ended; None if its record is not found."""
+    for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
+        if record.sent_at is not None and record.chunk_us and _sent_at(record) == row["sent_at"]:
+            us = np.array(record.chunk_us)
+            if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
+                at = int(np.argmax(np.diff(us)))
+                start, end = (_sent_at(record) + record.chunk_us[i] / 1e6 for i in (at, at + 1))
+                return LongestStall(start, end, record.id)
+    return None
+
+
+def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | None:
+    """The longest gap that reaches into the window."""
+    found: list[tuple[float, LongestStall]] = []
+    for record in records:
+        sent = _sent_at(record)
+        for before, after in pairwise(record.known_us):
+            start, end = sent + before / 1e6, sent + after / 1e6
+            if end > window.start and start < window.end and (not found or after - before > found[0][0]):
+                found = [(after - before, LongestStall(start, end, record.id))]
+    return found[0][1] if found else None
+
+
+def _within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
+    """The records of the requests that were under way; ``last``: when the last of them ended."""
+    found = []
+    for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
+        closed = record.closed_at + record.clock_offset_s
+        if closed > last + SLACK_S:
+            break
+        if closed > window.start and _asked_at(record) < window.end:
+            found.append(record)
+    return found
+
+
+def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> TimelineRow:
+    """Its chunks in the window, and one more on each side: the line goes on to the edge."""
+    length = _ms(window.end, window)
+    row = make_timeline_row(record, window.start, length / dots, slow)
+    first, last = bisect_left(row.chunks, 0), bisect_right(row.chunks, length)
+    return msgspec.structs.replace(row, text=clean_line(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1])
+
+
+def _ms(at: float, window: TimelineWindow) -> float:
+    return round(float(at - window.start) * 1e3, 1)
+
+
+def _asked_at(record: Record) -> float:
+    return record.asked_at + record.clock_offset_s
+
+
+def _sent_at(record: Record) -> float:
+    return (record.sent_at or record.asked_at) + record.clock_offset_s
+
+
+def _first_at(record: Record) -> float:
+    """When it left prefill: with its first chunk, or with its end."""
+    if record.chunk_us:
+        return _sent_at(record) + record.chunk_us[0] / 1e6
+    return record.closed_at + record.clock_offset_s
+
+
+def resolve_span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
+    """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises ValueError of one
+    sentence."""
+    first, last = (
+        float(requests["asked_at"].min()) - run.started_at,
+        float(requests["closed_at"].max()) - run.started_at,
+    )
+    start, end = first if start is None else start, last if end is None else end
+    if not (math.isfinite(start) and math.isfinite(end) and start < end):
+        raise ValueError(
+            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to {last:.2f} s"
+        )
+    return start, end

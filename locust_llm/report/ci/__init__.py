@@ -1,1 +1,0 @@
-"""What a pipeline shows of a run: GitHub's annotations, summary page and outputs; a comment on a pull request."""

@@ -1,0 +1,187 @@
+"""Commands on folders of runs: report, figure, compare. Each takes the words behind its name and gives an exit status."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.records import storage
+from locust_llm.text.ci_log import print_ci_commands
+from locust_llm.text.format import format_count, print_safely
+
+from . import build, comparison, console_end
+from . import github as workflow
+from . import timeline_figure as drawing
+from .charts.timeline import MAX_ROWS
+from .process_result import make_report_result
+from .recover_journals import add_journaled
+from .render import text as tables
+from .sections.latency_parts.analysis import parse_explained_metric
+
+WEATHER: Final = """\
+These runs came one after the other: what changed between them on the server, the machine or the network looks like a
+difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
+
+COMPARED: Final = """\
+Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,
+vllm bench, guidellm, ...), all of them in one table."""
+CHOSEN: Final = """\
+instead of folders:
+  --last N     the last N runs of the same workload come first, the oldest of them as the base
+  --runs DIR   where these are (default: reports)
+  --label KEY=VALUE, --model M, --host H, --commit C
+               which they are, as locust-llm history takes them: --last 5 --label branch=main"""
+
+
+def _report_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm report", description="Make the reports of a run again from its records."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
+    )
+    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
+    parser.add_argument(
+        "--records", type=Path, action="append", default=[], metavar="FILE",
+        help="add those of a worker that could not deliver them to the master; what is there already is left out",
+    )  # fmt: skip
+    parser.add_argument(
+        "--blame", action="append", default=[], metavar="WHAT",
+        help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
+    parser.add_argument("--verbose", action="store_true", help="print all tables")
+    return parser
+
+
+def run_report_command(words: list[str]) -> int:
+    """Make the reports of a run again from its records."""
+    folder = (options := _report_options().parse_args(words)).folder
+    if not (folder / "profile_export.jsonl").is_file():
+        return fail(f"{folder} holds no run: it has no profile_export.jsonl")
+    if missing := [file for file in options.records if not file.is_file()]:
+        return fail(f"there is no {missing[0]}")
+    try:
+        for text in options.blame:
+            parse_explained_metric(text)
+    except ValueError as error:
+        return fail(f"--blame {error}")
+    try:
+        if options.records:
+            _add(folder, options.records)
+        add_journaled(folder)
+        summary, facts = build.remake_reports(folder, stages=options.stages, spans=options.spans, blames=options.blame)
+    except Exception as error:
+        status = ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+        return fail(f"the report of {folder} could not be made: {build.describe_failure(error)}", status)
+    if options.spans:
+        print(f"{options.spans}: {facts.spans}", file=sys.stderr)
+    try:
+        workflow.write_workflow_outputs(summary, facts, folder, os.environ)
+    except (OSError, ValueError) as error:
+        note = f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: {build.describe_failure(error)}."
+        facts = replace(facts, notes=(*facts.notes, note))
+    width = console_end.find_console_width()
+    result = make_report_result(
+        summary, facts, console_end.format_ending(summary, facts, folder, width),
+        f"{tables.render_console(summary, facts, folder, width)}\n", workflow.make_announcement(summary, facts, os.environ),
+    )  # fmt: skip
+    if options.json:
+        print_safely(f"{msgspec.json.encode(result).decode()}\n")
+    else:
+        print_safely(result.tables if options.verbose else result.text)
+        print_ci_commands(result.annotations)
+    return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+
+
+def _add(folder: Path, files: Sequence[Path]) -> None:
+    """Records that did not reach the master of the run, from other hosts. Raises OSError."""
+    added = sum(storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files)
+    with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
+        run = storage.read_run(folder)
+        note = f"{format_count(added, 'record')} that had not reached the master were added from other hosts"
+        if added:
+            lost = max(0, run.records_lost - added)
+            storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
+
+
+def run_figure_command(words: list[str]) -> int:
+    """Draw a timeline of a run."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm figure",
+        description="Draw a timeline of a run: a line for each request, a dot for each chunk, around the longest stall.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "-o", "--output", type=Path, action="append", metavar="FILE",
+        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
+    )  # fmt: skip
+    parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
+    parser.add_argument("--to", type=float, dest="end", metavar="S")
+    parser.add_argument(
+        "--requests", type=int, default=MAX_ROWS, metavar="N",
+        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
+    )  # fmt: skip
+    parser.add_argument("--title", default="", metavar="T")
+    options = parser.parse_args(words)
+    files = options.output or [options.folder / build.TIMELINE_FILE]
+    try:
+        formats = [drawing.choose_image_format(path.name) for path in files]
+        svg = build.draw_timeline(options.folder, options.start, options.end, options.requests, options.title)
+        drawn = [to_bytes(svg) for to_bytes in formats]
+        for path, data in zip(files, drawn, strict=True):
+            try:
+                storage.replace_file(path, data)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        return fail(str(error))
+    except Exception as error:
+        return fail(f"{options.folder} cannot be drawn: {build.describe_failure(error)}")
+    print_safely("".join(f"{path}\n" for path in files))
+    return ExitStatus.OK
+
+
+def run_compare_command(words: list[str], page: Callable[[comparison.Comparison], str]) -> int:
+    """Compare runs with the first of them. ``page``: makes the HTML."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
+    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with all of them beside each other there"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--verbose", action="store_true", help="print all figures")
+    options = parser.parse_args(words)
+    try:
+        found = comparison.compare_folders([options.base, *options.runs])
+        if options.html:
+            storage.replace_file(options.html, page(found).encode())
+        if options.markdown:
+            storage.replace_file(options.markdown, comparison.render_comparison_markdown(found).encode())
+        if options.json:
+            storage.replace_file(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        width = console_end.find_console_width()
+        text = (
+            f"{comparison.render_comparison_console(found, width)}\n{WEATHER}\n"
+            if options.verbose
+            else console_end.format_comparison_ending(found, width)
+        )
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    except Exception as error:
+        return fail(f"these runs cannot be compared: {build.describe_failure(error)}")
+    print_safely(text)
+    return ExitStatus.OK

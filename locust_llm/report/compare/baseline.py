@@ -1,0 +1,303 @@
+"""Baseline: the conditions in which two runs differ, and which of these change the figures."""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from locust_llm.records.record import OK
+from locust_llm.records.run import Run, Stage
+from locust_llm.records.storage import RECORDS, RUN, RecordFile, decode_json_file, read_run
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.compare.same_workload import (
+    ASKED_FOR,
+    LengthStatistics,
+    RunWork,
+    is_judged_by_requested,
+    lengths_differ,
+)
+from locust_llm.report.readability import load_reading_pace
+from locust_llm.report.sections.delivery.analysis import describe_arrivals, measure_delivery
+from locust_llm.report.selection import RequestSelection, ratio_of_sums
+from locust_llm.report.slo.observed import Evaluation
+from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
+from locust_llm.report.window import RateWindow, find_measured_span, find_pauses, select_ended_in
+from locust_llm.settings.settings import Settings
+from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.text.format import format_count
+
+LENGTHS: Final = {
+    f"input tokens{ASKED_FOR}": "asked_input_tokens", "input tokens": "input_tokens",
+    f"output tokens{ASKED_FOR}": "asked_output_tokens", "output tokens": "output_tokens",
+}  # fmt: skip
+"""The columns of lengths."""
+MAX_ANSWERS_DIFFERENCE: Final = 0.1
+"""Share of the length of answers beyond which their latencies say nothing about each other, though the same was asked."""
+MAX_DURATION_DIFFERENCE: Final = 0.2
+MAX_CACHED_DIFFERENCE: Final = 0.02
+MAX_IN_FORCE_DIFFERENCE: Final = 0.1
+"""Share, of the mean number of users and of the mean limit: runs that a load shape or a person steered."""
+DECISIVE: Final = {
+    "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
+    "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
+    "processes": False, "machine": False,
+}  # fmt: skip
+"""By condition: whether a difference changes the figures."""
+
+
+class ConditionDifference(NamedTuple):
+    """A condition in which two runs differ."""
+
+    what: str
+    base: str
+    here: str
+    decisive: bool
+    """It changes the figures."""
+
+
+def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
+    """The conditions in which two runs differ, those first that change the figures."""
+    before, after = _conditions(base), _conditions(here)
+    tools = [side.run.imported for side in (base, here)]
+    if tools[0] != tools[1]:
+        yield ConditionDifference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
+    for what, decisive in DECISIVE.items():
+        known = not any(tools) or (what in ("model", "load") and before[what] and after[what])
+        if before[what] != after[what] and known:
+            yield ConditionDifference(what, before[what] or "none", after[what] or "none", decisive)
+        if what == "prompts":
+            yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
+    yield from _in_force(base.run, here.run)
+    yield from _measured(base, here)
+    for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
+        was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
+        if was != is_:
+            yield ConditionDifference(f"version of {name}", was, is_, decisive=False)
+
+
+def _conditions(seen: Evaluation) -> dict[str, str]:
+    run, s = seen.run, seen.run.settings
+    ramp_s = s.prefill_concurrency_ramp_duration
+    simulated = run.simulated or bool(seen.main["simulated"].any())
+    cancelled = s.request_cancellation_rate
+    return {
+        "model": run.model or s.model_mix or s.model or "",
+        "simulated": "yes" if simulated else "no",
+        "streaming": "yes" if s.streaming else "no",
+        "load": "" if run.imported and s.users is None and not s.open_loop else _load(s),
+        "prefill limit": "" if s.prefill_concurrency is None
+        else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
+        "prompts": _prompts(s),
+        "server": " ".join(filter(None, (*s.addresses, run.server))),
+        "proxy": run.proxy,
+        "endpoint": s.endpoint,
+        "locustfile": s.locustfile,
+        "warmup": ", ".join(
+            f"{value:g} {unit}"
+            for value, unit in (
+                (s.warmup_request_count, "requests"), (s.warmup_duration, "s"), (s.warmup_concurrency, "users"),
+                (s.warmup_request_rate, "requests/s"),
+            )
+            if value
+        ),
+        "cancelled on purpose": f"{cancelled:g}% after {s.request_cancellation_delay:g} s" if cancelled else "",
+        "processes": str(s.processes),
+        "machine": run.machine,
+    }  # fmt: skip
+
+
+def _load(s: Settings) -> str:
+    sweep = f"sweep {s.sweep}, " if s.sweep else ""
+    if not s.open_loop:
+        return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
+    return f"{sweep}open loop, {describe_arrivals(s)}, up to {s.max_users if s.users is None else s.users} users"
+
+
+def _prompts(s: Settings) -> str:
+    return ", ".join(
+        filter(
+            None,
+            (
+                PurePath(s.input_file).name if s.input_file else s.seq_dist or "synthetic",
+                f"a system prompt of {s.shared_system_prompt_length} tokens" if s.shared_system_prompt_length else "",
+                f"a context of {s.user_context_prompt_length} a session" if s.user_context_prompt_length else "",
+                f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens" if s.num_prefix_prompts else "",
+                f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
+                "state on the server" if s.responses_state == "server" else "",
+                f"more fields {s.extra_inputs}" if s.extra_inputs else "",
+            ),
+        )
+    )
+
+
+def _lengths(base: RequestSelection, here: RequestSelection) -> Iterator[ConditionDifference]:
+    before, after = _all_lengths(base), _all_lengths(here)
+    for what in LENGTHS:
+        a, b = before[what], after[what]
+        if a is not None and b is not None:
+            if lengths_differ(a, b):
+                decisive = not is_judged_by_requested(what, before, after)
+                if what == "output tokens" and lengths_differ(a, b, MAX_ANSWERS_DIFFERENCE):
+                    decisive = True
+                yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive)
+        elif a is not None or b is not None:
+            was, is_ = ("unknown" if one is None else _number(one.mean) for one in (a, b))
+            yield ConditionDifference(what, was, is_, decisive=False)
+
+
+def _all_lengths(part: RequestSelection) -> dict[str, LengthStatistics | None]:
+    return {what: _length(part, column) for what, column in LENGTHS.items()}
+
+
+def _length(part: RequestSelection, column: str) -> LengthStatistics | None:
+    values = part[column][~np.isnan(part[column])]
+    return LengthStatistics(float(values.mean()), math.sqrt(values.var() / len(values))) if len(values) else None
+
+
+def describe_work(seen: Evaluation) -> RunWork:
+    """What a run was to do. Lengths of its answers may be what changed, so only those asked for are of it."""
+    lengths = _all_lengths(seen.main.outcome(OK))
+    del lengths["output tokens"]
+    return RunWork(_conditions(seen)["model"], lengths, seen.run.imported)
+
+
+def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
+    """Measured conditions."""
+    a, b = (side.time.seconds for side in (base, here))
+    if abs(a - b) > MAX_DURATION_DIFFERENCE * max(a, b):
+        yield ConditionDifference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
+    ok = [side.main.outcome(OK) for side in (base, here)]
+    cached = [ratio_of_sums(part["cached_tokens"], part["input_tokens"]) for part in ok]
+    known = [0.0 if share is None else share for share in cached]
+    if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > MAX_CACHED_DIFFERENCE:
+        was, is_ = ("unknown" if share is None else f"{share:.1%}" for share in cached)
+        yield ConditionDifference("cached input", was, is_, decisive=False)
+    clocks = [_clock(part) for part in ok]
+    if clocks[0] != clocks[1]:
+        yield ConditionDifference("clock", clocks[0], clocks[1], decisive=False)
+    verdicts = ["not judged" if side.verdict is None else side.verdict.level for side in (base, here)]
+    if verdicts != ["OK", "OK"]:
+        yield ConditionDifference("client verdict", verdicts[0], verdicts[1], decisive=False)
+
+
+def _in_force(base: Run, here: Run) -> Iterator[ConditionDifference]:
+    """What was asked for alike, and was not the same over the runs."""
+    asked = [(run.settings.users, run.settings.prefill_concurrency) for run in (base, here)]
+    users = (find_users_in_force(run) if run.settings.users is not None else None for run in (base, here))
+    limits = (find_limit_in_force(run) for run in (base, here))
+    for what, same, (a, b) in (
+        ("users", asked[0][0] == asked[1][0], users), ("prefill limit", asked[0][1] == asked[1][1], limits),
+    ):  # fmt: skip
+        if (
+            same
+            and a is not None
+            and b is not None
+            and abs(a.mean - b.mean) > MAX_IN_FORCE_DIFFERENCE * max(a.mean, b.mean)
+        ):
+            yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive=True)
+
+
+def _clock(ok: RequestSelection) -> str:
+    """The clock of nearly all stamps."""
+    if not ok.size:
+        return "none"
+    if ok.count("clock", "tool") == ok.size:
+        return "another tool's"
+    kernel = ok.count("clock", "kernel") / ok.size
+    return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f} on average"
+
+
+# -- sides -----------------------------------------------------------------------------------------------------------
+
+SCHEMA: Final = 1
+"""Of run.json, the one that this program writes."""
+MAX_REASONS: Final = 3
+"""Unreadable lines whose reason is reported."""
+
+
+class LoadedRun(NamedTuple):
+    """A run to be compared."""
+
+    folder: Path
+    seen: Evaluation
+    known: bool = True
+    """Its run.json could be read: else nothing but its records is known of it."""
+    notes: tuple[str, ...] = ()
+    """Problems of its folder."""
+
+
+class _Facts(msgspec.Struct):
+    run: Run
+    client: ClientVerdict | None = None
+
+
+def load_run(folder: Path) -> LoadedRun:
+    """A run from its folder, as far as it can be read. Raises ValueError of one sentence where there are no records."""
+    file = RecordFile(folder / RECORDS)
+    if not file.path.is_file():
+        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+    columns, notes = collect_columns(file, load_reading_pace(folder)), list[str]()
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
+    if file.unread.count:
+        first = "; ".join(file.unread.reasons[:MAX_REASONS])
+        notes.append(f"{format_count(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
+    everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    main = everything.only(columns.requests["phase"] == "profiling")
+    try:
+        facts, known = decode_json_file(folder / RUN, _Facts), True
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        if isinstance(error, FileNotFoundError):
+            why = "is missing"
+        notes.append(f"{RUN} {why}: its settings and its client verdict are unknown")
+        facts, known = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)), False
+    run = facts.run
+    if run.schema != SCHEMA:
+        notes.append(f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread")
+    if known and run.stopping_at is None:
+        notes.append("the run did not end cleanly: requests that were still running are missing")
+    notes += run.unread
+    if run.records_lost:
+        notes.append(run.lost_in_words)
+    if (within := find_measured_span(run)) is None:
+        time, ended = RateWindow(main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ()), main
+    else:
+        time, ended = RateWindow(within), select_ended_in(everything, within)
+    schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
+    seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
+    return LoadedRun(folder, seen, known, tuple(notes))
+
+
+def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:
+    """Of a run in the folder of its base: all of it, or where that has stages, the one of the same value; None: it has
+    none. Raises ValueError of one sentence for what cannot be a base."""
+    if run.stage is not None and (stages := _stages(folder)):
+        numbers = [stage.number for stage in stages if stage.value == run.stage.value]
+        if not numbers:
+            return None
+        folder = folder / "stages" / str(numbers[0])
+    return _base(folder, *((folder / name).stat().st_mtime_ns for name in (RECORDS, RUN) if (folder / name).exists()))
+
+
+def _stages(folder: Path) -> tuple[Stage, ...]:
+    try:
+        return read_run(folder).stages
+    except (OSError, ValueError):  # what is wrong with it is said when it is loaded
+        return ()
+
+
+@lru_cache(maxsize=2)
+def _base(folder: Path, *_changed_at: int) -> LoadedRun:
+    side = load_run(folder)
+    if side.notes:
+        raise ValueError(f"{folder}: {side.notes[0]}")
+    return side

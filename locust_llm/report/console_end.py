@@ -1,0 +1,377 @@
+"""Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have everything."""
+
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from locust_llm.records.run import Run
+from locust_llm.report.blocks import (
+    TextBlock,
+    choose_row_decimals,
+    format_interval,
+    format_observed,
+    format_percentile,
+    label_row,
+)
+from locust_llm.report.breakdowns import WHOLE
+from locust_llm.report.sections.ab.model import PairedComparison
+from locust_llm.report.sections.ab.text import format_paired_cells as cells_of_arms
+from locust_llm.report.sections.ab.text import make_paired_head
+from locust_llm.report.sections.delivery.text import format_delivery_line, format_outage_line
+from locust_llm.report.sections.headline import OF_TAGS, make_headline
+from locust_llm.report.sections.latency_parts.text import summarise_latency_parts
+from locust_llm.report.sections.metrics import MAIN_PERCENTILES, SHORT_NAMES, format_survivors_line, order_percentiles
+from locust_llm.report.sections.notes import (
+    FIRST_FAILED,
+    SIMULATED,
+    format_incomplete_line,
+    format_policy_lines,
+    format_stopped_line,
+    format_verdict_line,
+    select_top_remarks,
+)
+from locust_llm.report.sections.sweep.knee import SLO
+from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
+from locust_llm.report.sections.sweep.text import FIRST_COLUMN, make_sweep_warnings
+from locust_llm.report.summary import LoadLevel, RequestGroup, Row, SloResult, Summary, SweepSummary
+from locust_llm.settings.sweep import PREFILL, RATE
+from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.grammar import PASS
+from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import format_plain_number
+from locust_llm.text.format import (
+    clean_line,
+    format_brief,
+    format_count,
+    format_number,
+    format_supported,
+    name_percentile,
+    truncate_text,
+)
+
+from .comparison import HEAD as HEAD_OF_RUNS
+from .comparison import Comparison, RunPair, format_line_cells, make_column_titles
+
+WIDTH: Final = 120
+LEAST: Final = 40
+"""Characters of a line; a narrower terminal wraps them itself."""
+LINES: Final = 25
+MAX_MISSING: Final = 4
+MAX_HEADLINE: Final = 5
+MAX_REASON: Final = 12
+"""Lines of what is missing and of the headline, more where nothing succeeded: it has the reason in full. All other texts are
+whole, or left out and counted."""
+MAX_MESSAGE: Final = 200
+"""Characters of a failure's message."""
+MAX_REMARKS: Final = 3
+MAX_FAILURES: Final = 2
+"""Kinds of failures."""
+MAX_RULES: Final = 4
+MAX_STAGES: Final = 8
+MAX_GROUPS: Final = 6
+"""Names of requests, or limits of a ramp."""
+OF_INPUTS: Final = ("input_throughput",)
+"""Of embeddings and rerank."""
+ROWS: Final = (TTFT_FROM_DUE.tag, TTFT.tag, ITL.tag, "request_latency", "output_token_throughput", *OF_INPUTS)
+CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput", *OF_INPUTS)
+"""The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
+LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
+ARM_ROWS: Final = (
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"), ("request_latency", "p95"),
+    ("output_tokens_per_s", ""),
+)  # fmt: skip
+
+
+def find_console_width() -> int:
+    """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS, where there is one."""
+    return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
+
+
+def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
+    """Plain text, no line wider than ``width`` characters, control characters harmless."""
+    fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
+    status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
+    first = _wrapped(f"{status}{make_headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
+    if missing := format_incomplete_line(summary, run):
+        first = [*_wrapped(missing, width, MAX_MISSING), *first]
+    basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
+    table = list(_aligned(*_table(summary, run), width))
+    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, width)) - (3 if table else 2)
+    open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
+    kept = len(_wrapped(open_[0], width)) if open_ else 0
+    above = _fitting(_warnings(summary, run), width, room - kept)
+    rules = _fitting(open_, width, room - len(above))
+    room -= len(above) + len(rules)
+    groups = list(_aligned(*_groups(summary), width))
+    groups = groups if len(groups) < room else []
+    below = _fitting(known[:MAX_REMARKS], width, room - len(groups) - bool(groups))
+    last = _last(folder, width)
+    parts = ([*first, *above, *rules, *basis], table, groups, [*below, *last])
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _last(folder: Path | str, width: int) -> list[str]:
+    """Where the rest is."""
+    return _wrapped(f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose", width)
+
+
+def _warnings(summary: Summary, run: Run) -> Iterator[str]:
+    """What a reader must know before any figure."""
+    yield from filter(None, [format_stopped_line(summary, run)])
+    if summary.conditions.simulated and summary.conditions.succeeded:
+        yield SIMULATED
+    if not summary.swept or summary.paired is not None:
+        yield from filter(None, [format_verdict_line(summary, run)])
+    yield from filter(None, [format_outage_line(summary), format_delivery_line(summary)])
+    if summary.sweep is not None:
+        yield from (block.text for block in make_sweep_warnings(summary.sweep) if isinstance(block, TextBlock))
+    if summary.paired is not None and summary.paired.warning:
+        yield f"WARNING: {summary.paired.warning}."
+    if summary.examination is not None:
+        yield from (reason.text for reason in summary.examination.reasons())
+    if not summary.conditions.succeeded:  # the headline has them
+        return
+    if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
+        yield from first
+        return
+    for failure in summary.failures[:MAX_FAILURES]:
+        status = "" if failure.status is None else f" (HTTP {failure.status})"
+        message = f", {truncate_text(failure.message, MAX_MESSAGE)}" if failure.message else ""
+        yield f"{failure.count} failed: {failure.outcome}{status}{message}"
+    if others := summary.failures[MAX_FAILURES:]:
+        outcomes = Counter[str]()
+        for failure in others:
+            outcomes[failure.outcome] += failure.count
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+        yield f"{outcomes.total()} more failed, with other messages: {listed}"
+
+
+def _rules(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that did not pass, one line for all that have a reason in common."""
+
+    def kind(result: SloResult) -> tuple[str, str]:
+        return result.status, result.reason
+
+    open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
+    groups = [(key, list(some)) for key, some in groupby(open_, kind)]
+    for (status, reason), some in groups[:MAX_RULES]:
+        if len(some) > 1:
+            yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
+        else:
+            known = format_interval(some[0])
+            figure = format_observed(some[0]) if known == "-" else f"95% interval {known}"
+            yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
+    if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
+        yield f"  and {format_count(rest, 'more rule')}"
+    yield from format_policy_lines(summary, run)
+
+
+def _basis(summary: Summary, run: Run) -> str:
+    """What the verdict rests on."""
+    c, rows = summary.conditions, {row.tag: row for row in summary.rows}
+    said = [f"From {format_count(c.succeeded, 'answered request')} in {format_brief(c.duration_s, ' s', 3)}"]
+    said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
+    first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
+    well = summary.client is None or summary.client.level == OK  # else the load generator may move it further
+    if well and not summary.swept and summary.examination is None and first is not None:
+        said += _uncertainty(first)
+    if summary.client is not None and not (summary.swept and summary.paired is None):
+        said.append(f"client verdict {summary.client.level}")
+    if summary.sweep is not None and summary.swept and summary.sweep.ended:
+        said.append(f"the sweep ended: {summary.sweep.ended}")
+    survivors = None if summary.swept or summary.paired is not None else format_survivors_line(summary, run)
+    return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
+
+
+def _uncertainty(row: Row) -> list[str]:
+    """One interval that a reader can use, of the slow requests where there are enough; empty: there is none."""
+    for percentile in (95.0, 50.0):
+        value, ends = row.percentiles.get(percentile), row.uncertainty(percentile)
+        if value is not None and ends is not None:
+            half = (ends[1] - ends[0]) / 2
+            low, high = (format_supported(end, half, more=1) for end in ends)
+            return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% interval)"]
+    return []
+
+
+def _remarks(summary: Summary, run: Run) -> Iterator[str]:
+    """The most important first."""
+    if summary.examination is not None:
+        yield from summary.examination.advice_lines()
+    if (sweep := summary.sweep) is not None and summary.swept:
+        texts = [knee.text for knee in foremost_knees(sweep) if knee.value is not None or knee.rule == SLO]
+        texts = [text for text in texts if text not in texts[:1]]  # the headline has it
+        yield from dict.fromkeys((*texts, *sweep.findings))
+    if summary.waterfall is not None and not summary.swept:
+        yield summarise_latency_parts(summary.waterfall)
+    yield from (remark for remark in select_top_remarks(summary, run) if not remark.startswith(FIRST_FAILED))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """(head, rows) of the main figures; empty without any."""
+    if summary.examination is not None:
+        found = summary.examination.main_table()
+        return ((), ()) if found is None else (found.head, found.rows)
+    if summary.paired is not None:
+        return make_paired_head(summary.paired), _arms(summary.paired)
+    if summary.sweep is not None and summary.swept:
+        return _stages(summary.sweep)
+    return _metrics(summary, run)
+
+
+def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    rows = {row.tag: row for row in summary.rows}
+    every = order_percentiles(run)
+    chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
+    tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
+    found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
+    cells = (
+        (
+            LABELS.get(row.tag) or label_row(row),
+            *(format_percentile(row, p, most=choose_row_decimals(row)) for p in chosen),
+            *_mean_and_greatest(row),
+        )
+        for row in found
+    )
+    return ("", *map(name_percentile, chosen), "avg", "max"), cells
+
+
+def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """By the names of requests, else by the limit or the rate of a ramp, whose figures together say little of any."""
+    found = [one for one in summary.breakdowns if one.of_names] or [one for one in summary.breakdowns if one.of_ramp]
+    if not found or summary.swept or summary.examination is not None:
+        return (), ()
+    groups = [group for group in found[0].groups if group.label != WHOLE][:MAX_GROUPS]
+    # where no group has one: a short ramp has no answer that began and ended under one limit, and so no ITL
+    metrics = [place for place in range(len(groups[0].rows)) if any(group.rows[place].count for group in groups)]
+    named = [(f"{SHORT_NAMES[groups[0].rows[place].tag]} p50 (ms)", "p95") for place in metrics]
+
+    def cells(group: RequestGroup) -> tuple[str, ...]:
+        each = (format_percentile(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0))
+        return group.label, str(group.succeeded), str(group.failed), *each
+
+    return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(cells, groups)
+
+
+def _mean_and_greatest(row: Row) -> tuple[str, str]:
+    if row.count is None:
+        return format_number(row.avg, 4), format_number(row.max)
+    return format_number(row.avg, most=choose_row_decimals(row)), format_number(row.max, most=choose_row_decimals(row))
+
+
+def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """Those around where it turns."""
+    values = [level.value for level in sweep.levels]
+    knee = next((knee.value for knee in sweep.knees if knee.value is not None), values[-1] if values else 0.0)
+    place = sum(value <= knee for value in values)
+    begin = max(0, min(place - MAX_STAGES // 2, len(values) - MAX_STAGES))
+    first = TTFT_FROM_DUE if sweep.axis in (RATE, PREFILL) else TTFT
+
+    def cells(level: LoadLevel) -> tuple[str, ...]:
+        latencies = (level.latencies.get(tag) for tag in (first.tag, ITL.tag) for _ in range(2))
+        each = zip(latencies, (50.0, 95.0) * 2, strict=True)
+        return (
+            format_plain_number(level.value), str(level.succeeded), *("-" if row is None else format_percentile(row, p, 4) for row, p in each),
+            format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4), level.slo_status or "-",
+        )  # fmt: skip
+
+    head = (
+        FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)", "p95", "tokens/s",
+        "requests/s", "SLO",
+    )  # fmt: skip
+    return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
+
+
+def _arms(found: PairedComparison) -> Iterator[Sequence[str]]:
+    figures = {(figure.metric, figure.stat): figure for figure in found.figures}
+    return (cells_of_arms(figures[key]) for key in ARM_ROWS if key in figures)
+
+
+def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
+    """The first column left, the others right, as many of them as there is room for; a mark behind a figure hangs over."""
+    cells = [head, *rows]
+    if len(cells) < 2:
+        return
+    columns = [[clean_line(text) for text in column] for column in zip(*cells, strict=True)]
+    columns[1:] = [
+        [text if text.endswith("*") else f"{text} " for text in column]
+        if any(t.endswith("*") for t in column)
+        else column
+        for column in columns[1:]
+    ]
+    first = min(max(map(len, columns[0])), width // 2)
+    widths = [first, *(max(map(len, column)) for column in columns[1:])]
+    shown = sum(sum(widths[: i + 1]) + 2 * i <= width for i in range(len(widths)))
+    for row in zip(*columns[:shown], strict=True):
+        left, *others = row
+        line = "  ".join(
+            [truncate_text(left, first).ljust(first), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False))]
+        )
+        yield line.rstrip()
+
+
+# -- runs side by side -------------------------------------------------------------------------------------------------
+
+
+def format_comparison_ending(found: Comparison, width: int) -> str:
+    """Of ``locust-llm compare``: what differs, in as many lines."""
+    last = _wrapped(
+        "These runs came one after the other: what changed in between looks like a difference of theirs, and locust-llm ab "
+        "cancels it. All figures: --verbose, --markdown FILE.", width,
+    )  # fmt: skip
+    room = (LINES - len(last) - 1) // len(found.runs) - 1
+    parts = [_pair(found, pair, width, max(1, room)) for pair in found.runs]
+    return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
+
+
+def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
+    head = (*make_column_titles(found.base, pair.folder), *HEAD_OF_RUNS)
+    if pair.axis:
+        rows = [(f"{pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines[:1]]
+        what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
+    else:
+        rows = [(line.label, line) for line in pair.lines]
+        what = ""
+    differing = [row for row in rows if row[1].word.split()[-1] in ("better", "worse")]
+    differ = [f"{label} {line.word}" for label, line in differing]
+    few = sum(line.low is None for _, line in rows)
+    said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
+    said += f": {', '.join(differ)}" if differ else ""
+    said = f"not compared, as this was other work ({pair.other_work})" if pair.other_work else said
+    said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
+    lines = _wrapped(said, width, MAX_HEADLINE)
+    warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
+    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
+    main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
+    table = list(_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width))
+    return [*lines, *table][:room]
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
+    """Lines of those texts for which there is room, whole and in their order."""
+    lines: list[str] = []
+    for text in texts:
+        wrapped = _wrapped(text, width)
+        if len(lines) + len(wrapped) <= room:
+            lines += wrapped
+    return lines
+
+
+def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:
+    """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
+    text = clean_line(text)
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.wrap(
+        text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )  # fmt: skip

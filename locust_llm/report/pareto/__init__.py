@@ -1,1 +1,0 @@
-"""Pareto curves: tokens a second per GPU against tokens a second per user, and the energy of a token."""

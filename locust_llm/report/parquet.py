@@ -1,0 +1,89 @@
+"""Parquet: the records of a run as a table, a row a request; each column has its unit in the schema. Needs pyarrow."""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from locust_llm.records.record import DUE, Record
+from locust_llm.records.record_columns import RECORD_COLUMNS, RecordColumn
+from locust_llm.records.run import Run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS: Final = 20_000
+"""In a row group."""
+UNIX: Final = "s since 1970-01-01 UTC"
+
+
+class PyarrowMissing(ValueError):
+    """Parquet files need the extra ``parquet``."""
+
+
+class Column(NamedTuple):
+    """One of the table."""
+
+    name: str
+    kind: str
+    """float64, int64, string, bool, or a list of int64."""
+    unit: str
+    value: Callable[[Record], Any]
+
+
+def _column_of(column: RecordColumn) -> Column:
+    """The Parquet column of a column of records: stamps become Unix time."""
+    name = column.name
+    if column.kind != "stamp":
+        return Column(name, KINDS[column.kind], column.unit, attrgetter(name))
+
+    def unix(one: Record) -> float | None:
+        at: float | None = getattr(one, name)
+        known = at is not None and not (name in ("due_at", "asked_at") and DUE in one.lacks)
+        return at + one.clock_offset_s if known and at is not None else None
+
+    return Column(name, "float64", UNIX, unix)
+
+
+KINDS: Final = {"number": "float64", "whole": "int64", "flag": "bool", "maybe": "bool", "text": "string"}
+COLUMNS: Final = (
+    *map(_column_of, RECORD_COLUMNS),
+    Column("chunk_us", "list", "us after sent_at", lambda one: list(one.chunk_us)),
+    Column("merged_index", "list", "index into chunk_us", lambda one: [index for index, _ in one.merged]),
+    Column("merged_earliest_us", "list", "us after sent_at", lambda one: [us for _, us in one.merged]),
+    Column(
+        "chunk_tokens",
+        "list",
+        "tokens",
+        lambda one: [tokens for tokens, chunks in one.chunk_tokens for _ in range(chunks)],
+    ),
+    Column("lacks", "string", "", lambda one: " ".join(one.lacks)),
+)
+
+
+def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
+    """All phases and attempts; how many rows. Raises OSError, and PyarrowMissing."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise PyarrowMissing("Parquet needs pyarrow: pip install 'locust-llm[parquet]'") from None
+    schema, rows, source = _schema(run), 0, iter(records)
+    with pq.ParquetWriter(path, schema) as out:
+        while block := list(islice(source, ROWS)):
+            columns = [
+                pa.array([column.value(one) for one in block], schema.field(column.name).type) for column in COLUMNS
+            ]
+            out.write_table(pa.Table.from_arrays(columns, schema=schema))
+            rows += len(block)
+    return rows
+
+
+def _schema(run: Run) -> "pa.Schema":
+    import pyarrow as pa
+
+    kinds = {"float64": pa.float64(), "int64": pa.int64(), "string": pa.string(), "bool": pa.bool_(),
+             "list": pa.list_(pa.int64())}  # fmt: skip
+    fields = [pa.field(one.name, kinds[one.kind], metadata={"unit": one.unit} if one.unit else None) for one in COLUMNS]
+    return pa.schema(fields, metadata={"run": run.name, "tool": run.imported or "locust-llm", "model": run.model})

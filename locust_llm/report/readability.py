@@ -1,0 +1,109 @@
+"""What a reader feels, from the stamps and tokens of chunks: fluidity, quality of experience, and seconds without text.
+
+**Fluidity** is the fluidity index of Etalon (arXiv 2407.07000; metric_utils.py of project-etalon/etalon), the share of token
+deadlines that were met. Token i is due D_p + i x D_d after the send, whatever came before it, so what came early is a room
+for later. A token that is late by L missed 1 + floor(L / D_d) deadlines, and the deadlines of those behind it begin anew at
+its arrival. Met deadlines count once for each token that was in time.
+
+**Quality of experience** is that of Andes (arXiv 2404.16283, section 3): the area under what the reader has read, over the
+area under what somebody who gets all in time has read, until the reader has read the last token; reading begins D_p after
+the send at the earliest, and goes at ``pace``. 1 is perfect.
+
+**Reading stall** is how long a reader who begins with the first token, and reads at ``pace``, waits for text after it.
+
+All three are one running maximum: with e_i = arrival - i x step, a token is late where e_i is above all before it (and above
+D_p), and it is read at i x step + that maximum. The tokens of a chunk come together, so only its first one can be late.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.records.record import Record
+from locust_llm.records.storage import read_run
+from locust_llm.slo.reading_pace import ReadingPace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FAR_US: Final = 1e13
+"""No deadline is further away: as far as stamps go."""
+SEVERAL: Final = 1.05
+"""Tokens a chunk, on average, from which on a chunk is taken for several."""
+
+
+class Readability(NamedTuple):
+    """Of each request; NaN where it has none."""
+
+    fluidity: Floats
+    qoe: Floats
+    reading_stall_s: Floats
+
+
+def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
+    """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising in each; ``tokens``: of
+    each chunk, at least one; ``count``: chunks of each request."""
+    found = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
+    some, length = count > 0, count[count > 0]
+    if not len(length):
+        return found
+    starts = np.cumsum(length) - length
+    ends = starts + length - 1
+    before = np.cumsum(tokens) - tokens
+    before -= np.repeat(before[starts], length)
+    total = before[ends] + tokens[ends]
+    due, step, pace_us = round(reader.ttft_s * 1e6), max(round(reader.tpot_s * 1e6), 1), 1e6 / reader.pace
+
+    shifted = us - np.rint(np.minimum(before * step, FAR_US)).astype(np.int64)
+    limit = np.roll(_running_max(shifted, length, due), 1)
+    limit[starts] = due
+    late = shifted - limit
+    missed = np.add.reduceat(np.where(late > 0, 1 + late // step, 0), starts)
+    met = total - np.add.reduceat((late > 0).astype(np.int64), starts)
+    found.fluidity[some] = met / (met + missed)
+
+    shifted = us - np.rint(np.minimum(before * pace_us, FAR_US)).astype(np.int64)
+    found.reading_stall_s[some] = (np.maximum.reduceat(shifted, starts) - us[starts]) / 1e6
+    behind = (_running_max(shifted, length, due) - due).astype(np.float64)
+    whole = total * behind[ends] + total**2 * pace_us / 2
+    found.qoe[some] = (whole - np.add.reduceat(tokens * behind, starts)) / whole
+    return found
+
+
+def _running_max(values: Ints, length: Ints, least: int) -> Ints:
+    """The largest so far of each request, at least ``least``."""
+    values = np.maximum(values, least)
+    lift = np.repeat(np.arange(len(length)) * (int(values.max()) - least + 1), length)
+    highest: Ints = np.maximum.accumulate(values + lift) - lift
+    return highest
+
+
+def has_token_times(record: Record) -> bool:
+    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was
+    gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader
+    can have had them: to leave such answers out would leave out those that a pause of the network held up."""
+    us = record.known_us
+    return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
+
+
+def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
+    """The tokens of its chunks as runs, as in ``Record.chunk_tokens``; where only their sum is known, as many in each.
+    Empty: one in each."""
+    if record.chunk_tokens:
+        return record.chunk_tokens
+    chunks = len(record.known_us)
+    if record.tokens_from != "usage" or not chunks or (record.output_tokens or 0) <= SEVERAL * chunks:
+        return ()
+    mean = record.tokens_per_chunk or 1.0
+    return ((mean, chunks),) if mean > SEVERAL else ()
+
+
+def load_reading_pace(folder: Path) -> ReadingPace:
+    """The one of a run; where its run.json cannot be read the default."""
+    try:
+        return read_run(folder).settings.reader
+    except (OSError, ValueError):
+        return ReadingPace()

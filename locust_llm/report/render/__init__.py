@@ -1,0 +1,1 @@
+"""Render: a document as HTML, Markdown and text for a console."""

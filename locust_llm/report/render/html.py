@@ -1,0 +1,255 @@
+"""Page: report.html, the document of a run with its charts, in one file that needs no network.
+
+templates/report.html is its form. Every text is escaped: model names and error messages come from outside. The page's
+own policy names its script and style by hash, so nothing else can run.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.report.blocks import Block, Charts, Heading, Headline, TableBlock, TextBlock
+from locust_llm.report.charts.distributions import plot_distributions
+from locust_llm.report.charts.model import Limits, Plot, PlotMark
+from locust_llm.report.charts.over_time import find_time_axis, plot_latencies, plot_rates_over_time
+from locust_llm.report.charts.server import plot_server_metrics
+from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
+from locust_llm.report.charts.timeline_svg import make_timeline_fragment
+from locust_llm.report.columns import RequestColumns
+from locust_llm.report.document import (
+    DISTRIBUTIONS,
+    LATENCY,
+    OVER_TIME,
+    POOLED_LATENCY,
+    SERVER,
+    SERVICE,
+    STAGES,
+    TIMELINE,
+    WATERFALL,
+    build_report_document,
+    make_report_title,
+)
+from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.sections.latency_parts.chart import BarDrawing, draw_breakdown_bars
+from locust_llm.report.sections.latency_parts.text import BARS
+from locust_llm.report.sections.sessions.chart import make_session_timeline
+from locust_llm.report.sections.sweep.chart import plot_stages
+from locust_llm.report.sections.tenants.chart import plot_tenant_service
+from locust_llm.report.summary import Summary
+from locust_llm.slo.client_verdict import NEVER, ProcessEvidence, SignalLimit, measure_signals
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
+from locust_llm.text.format import clean_line, format_brief
+
+from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
+
+SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
+STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
+ZOOM_HINT: Final = (
+    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry to hide or show its line."
+)
+Drawing = Plot | Timeline | BarDrawing
+
+
+class PageSection(NamedTuple):
+    """A heading with what is under it: blocks of the document, or charts."""
+
+    heading: str
+    blocks: Sequence[Block] = ()
+    charts: Sequence[tuple[Drawing, Markup | None]] = ()
+    """With its drawing, or None where plots.js draws it."""
+    folded: bool = False
+    hint: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its place in the address of the page: ``s-by-input-length``."""
+        return "s-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    @property
+    def title(self) -> str:
+        """In the list of contents: its heading without what is in brackets."""
+        return self.heading.partition(" (")[0]
+
+
+def render_report_page(
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    shown: TimelineScene | None,
+    unmade: list[str] | None = None,
+    history: EngineHistory | None = None,
+    session: Sequence[Record] = (),
+) -> str:
+    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics; ``session``: the records of one.
+    Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
+    made = _charts(summary, run, columns, levels, shown, history)
+    made[BARS] = lambda: draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
+    made[WATERFALL] = lambda: [make_session_timeline(session, run.started_at)] if session else []
+
+    def charted(heading: str) -> Iterator[PageSection]:
+        try:
+            charts = [(one, _drawn(one)) for one in made[heading]()] if heading in made else []
+        except Exception as error:
+            if unmade is None:
+                raise
+            unmade.append(f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}")
+            return
+        if charts:
+            named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
+            yield PageSection(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
+
+    first, *sections = _sections(build_report_document(summary, run), charted)
+    absent = () if run.settings.generates else OUTPUT_LABELS
+    terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
+    definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
+    sections += [*_health(summary.evidence), PageSection("Definitions", [definitions], folded=True)]
+    return _written(summary, run, first.blocks, sections)
+
+
+def _charts(
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    shown: TimelineScene | None,
+    history: EngineHistory | None,
+) -> dict[str, Callable[[], Iterable[Drawing]]]:
+    """By their heading."""
+    rules = run.settings.rules
+    limits, sweep, probe = collect_slo_limits(summary, rules.by_text), summary.sweep, summary.examination
+    found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [make_timeline(shown)] if shown else []}
+    if probe is not None:  # its load is artificial: no charts over time, no distributions
+        return found | {probe.chart_heading: probe.charts}
+    if sweep is not None:
+        found[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
+    if not summary.swept:  # its stages have different loads
+        found[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
+    found[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
+    found[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
+    if (by_tenant := summary.tenants) is not None:
+        found[SERVICE] = lambda: plot_tenant_service(by_tenant, find_time_axis(columns.requests, run))
+    if history is not None:
+        found[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
+    return found
+
+
+def _sections(
+    blocks: Iterator[Block | Charts], charted: Callable[[str], Iterator[PageSection]]
+) -> Iterator[PageSection]:
+    """The first has no heading: what comes before all others, without the title."""
+    heading: Heading | None = Heading("")
+    under: list[Block] = []
+    for block in islice(blocks, 1, None):
+        if not isinstance(block, Heading | Charts):
+            under.append(block)
+            continue
+        if heading is not None:
+            yield PageSection(heading.text, under, folded=heading.folded)
+        heading, under = (block if isinstance(block, Heading) else None), []
+        if isinstance(block, Charts):
+            yield from charted(block.heading)
+    if heading is not None:
+        yield PageSection(heading.text, under, folded=heading.folded)
+
+
+def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]) -> str:
+    described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
+    data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
+    script, style = _static(SCRIPTS), _static(STYLES)
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy += (
+        "; img-src data:; base-uri 'none'; form-action 'none'"  # the icon: without one a browser asks the server for it
+    )
+    template = _templates().get_template("report.html")
+    return template.render(
+        name=run.name,
+        title=make_report_title(summary, run),
+        headline="".join(block.text for block in first if isinstance(block, Headline)),
+        about=" \N{MIDDLE DOT} ".join(describe_run_facts(summary, run)),
+        badges=list(make_badges(summary)),
+        first=[block for block in first if isinstance(block, TextBlock)],
+        tiles=list(make_tiles(summary, run)),
+        sections=sections,
+        results=RESULT_CLASSES,
+        data=Markup(data),
+        script=Markup(script),
+        style=Markup(style),
+        policy=Markup(policy),
+    )
+
+
+def _drawn(plot: Drawing) -> Markup | None:
+    if isinstance(plot, BarDrawing):
+        return plot.drawn
+    return Markup(make_timeline_fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("locust_llm.report"), autoescape=True, finalize=_clean, undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """Of what a template writes: a text without control or direction characters, before it is escaped."""
+    return clean_line(value) if type(value) is str else value
+
+
+def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
+    """The limits of the judged rules and of their conditions, in ms, by the column they are about (pooled gaps: ``icl``).
+    ``rules``: by canonical form."""
+    found: dict[str, list[PlotMark]] = {}
+    for result in summary.slos:
+        if (rule := rules.get(result.rule)) is None:
+            continue
+        for limited in rule.given or (() if rule.where or rule.base else (rule,)):
+            measure = BY_WORD[limited.metric]
+            if measure.metric is not None and measure.metric.unit == "ms":
+                column = "icl" if measure.tag == POOLED else measure.metric.column
+                mark = PlotMark(str(limited), y=limited.limit * 1e3, hue="slo")
+                if mark not in found.setdefault(column, []):
+                    found[column].append(mark)
+    return {column: tuple(marks) for column, marks in found.items()}
+
+
+def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
+    """The delays of each process of the load generator, against the limits of the client verdict."""
+    rows = [
+        (e.worker, signal.what, format_brief(signal.value, signal.unit, 3) + f" ({signal.note})" * bool(signal.note),
+         _limit(signal.degraded, signal.unit), _limit(signal.invalid, signal.unit), signal.level)
+        for e in evidence for signal in measure_signals(e)
+    ]  # fmt: skip
+    if rows:
+        head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
+        yield PageSection("Client health", [TableBlock(head, tuple(rows), numbers=False)], folded=True)
+
+
+def _limit(limit: SignalLimit, unit: str) -> str:
+    return "-" if limit == NEVER else limit.written(format_brief(limit.value, unit, 3))
+
+
+@cache
+def _static(names: Sequence[str]) -> str:
+    folder = files("locust_llm").joinpath("static")
+    return "\n".join(folder.joinpath(name).read_text("utf-8") for name in names)
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy names an inline script or style (CSP Level 3, hash-source)."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

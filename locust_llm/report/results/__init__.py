@@ -1,1 +1,0 @@
-"""Results: what the analysis found, as frozen data that documents, plots and exports show."""

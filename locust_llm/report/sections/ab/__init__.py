@@ -1,0 +1,1 @@
+"""A/B: two variants compared in pairs of blocks."""

@@ -1,0 +1,317 @@
+"""Delivery: the schedule of an open loop against what was sent and completed, and the cause of the difference."""
+
+import math
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.records.record import CUT, FAILURES, OK
+from locust_llm.records.run import OpenLoopSchedule, Run
+from locust_llm.report.sections.delivery.model import Delivery, Overload
+from locust_llm.report.selection import Floats, RequestSelection, mean_of_known
+from locust_llm.settings.settings import Settings
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, PERMIT_LAG, ClientVerdict
+from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.measurement_bias import DELAYS
+
+MIN_DELIVERED_SHARE: Final = 0.98
+"""Share of the schedule that counts as delivered."""
+FULL_UTILISATION: Final = 0.95
+"""Utilisation at which a limit delays requests: with random arrivals the queue grows below 1."""
+MAX_COMPLETED_SHARE: Final = 0.9
+"""Of what is due in the second half of a run; with more the server is not called overloaded."""
+CHANCE_ERRORS: Final = 3.0
+"""Standard errors by which the number in flight may grow by chance."""
+FIRST: Final = 10
+"""Requests that tell how long one lasts on an idle server."""
+EARLY: Final = 0.25
+"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to 1."""
+ENDED: Final = 100
+"""Of these that are looked at, spread over the run."""
+CHANCE: Final = 0.001
+"""Probability of what is not taken for chance."""
+
+MIN_EXPECTED_SHARE: Final = 0.5
+"""Of what was due; where less could be over by the stop, the share that was completed says nothing."""
+
+GATE: Final = "gate"
+SERVER: Final = "server"
+USERS: Final = "users"
+CLIENT: Final = "client"
+BURST: Final = "end"
+
+
+def describe_arrivals(s: Settings) -> str:
+    """The arrivals of an open loop in words; empty for a closed one."""
+    if s.fixed_schedule:
+        speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
+        return f"fixed schedule {_name(s.input_file)}{speed}".rstrip()
+    if s.user_centric_rate:
+        return f"user-centric {s.user_centric_rate:g}/s"
+    smooth = f" (smoothness {s.arrival_smoothness:g})" if s.arrival_smoothness is not None else ""
+    pattern = s.arrival_pattern + smooth
+    if s.request_rate_series:
+        return f"rate series {_name(s.request_rate_series)}, {pattern}"
+    if s.request_rate and s.request_rate_ramp_duration:
+        return f"ramp to {s.request_rate:g}/s in {s.request_rate_ramp_duration:g} s, {pattern}"
+    return f"{s.request_rate:g}/s {pattern}" if s.request_rate else ""
+
+
+def find_requested_rate(run: Run) -> float | None:
+    """The rate asked for; of a series or a trace the mean of what was due; None for a closed loop."""
+    s = run.settings
+    if not s.open_loop:
+        return None
+    if s.fixed_schedule or s.request_rate_series:
+        return run.offer.due / run.offer.duration_s if run.offer and run.offer.duration_s else None
+    return s.user_centric_rate or s.request_rate
+
+
+def measure_delivery(
+    main: RequestSelection, run: Run, verdict: ClientVerdict | None, through: RequestSelection | None = None
+) -> Delivery | None:
+    """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
+    they were due. None for a closed loop, and before anything was due.
+
+    Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only they are counted.
+    """
+    offer = run.offer
+    if offer is None or not offer.due or not offer.duration_s > 0:
+        return None
+    tried = main.only(main.requests["sent_at"].notna() | main.requests["outcome"].isin(FAILURES))
+    arrived = tried.where(tried["turn"] == 0) if run.settings.fixed_schedule else tried
+    sent = min(arrived.size, offer.due - offer.never_started)
+    turns = tried.size / arrived.size if arrived.size else 1.0
+    later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
+    in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
+    completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
+    per_s = offer.due / offer.duration_s
+    ttft_s, request_s = mean_of_known(main.outcome(OK)["ttft_s"]), mean_of_known(tried["closed_at"] - tried["asked_at"])
+    think_s = run.settings.session_turn_delay_mean / 1e3 * later
+    busy_s = None if request_s is None else request_s * turns + think_s
+    limit = _mean_limit(run, offer.duration_s)
+    found = Delivery(
+        duration_s=offer.duration_s,
+        due=offer.due,
+        sent=sent,
+        completed=completed,
+        never_started=offer.never_started,
+        at_gate=0 if limit is None else _left_at_gate(main, run, offer.due - sent - offer.never_started),
+        offered_per_s=per_s,
+        sent_per_s=sent / offer.duration_s,
+        completed_per_s=completed / offer.duration_s,
+        share=sent / offer.due,
+        in_prefill_needed=None if ttft_s is None or limit is None else per_s * turns * ttft_s,
+        prefill_limit=limit,
+        ttft_s=ttft_s,
+        users_needed=None if busy_s is None else per_s * busy_s,
+        users=offer.most_users,
+        busy_s=busy_s,
+        gate_wait_s=None if limit is None else mean_of_known(tried["gate_wait_s"]),
+        out_of_users=offer.out_of_users,
+        completed_share=completed / offer.due,
+        expected=float(offer.due),
+    )
+    if through is not None:  # Steady.kept_up says whether the server fell behind
+        return found if found.share >= MIN_DELIVERED_SHARE else replace(found, cause=_cause(found, run, verdict))
+    if found.share >= MIN_DELIVERED_SHARE:
+        due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
+        found = replace(
+            found, overload=detect_any_overload(due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s)
+        )
+    elif (cause := _cause(found, run, verdict)) == USERS and (
+        overload := detect_overload_before_users(tried, run, offer)
+    ) is not None:
+        found = replace(found, cause=SERVER, overload=overload)
+    else:
+        found = replace(
+            found, cause=cause, overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer)
+        )
+    return found if found.overload is not None else _of_expected(found, arrived, run)
+
+
+def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
+    """Of so many arrivals that were not sent, though they found a user, those that waited at the gate. Those that the end of
+    the run turned away have no record; those that it cut have one, without an admission."""
+    requests = main.requests
+    waited = requests["sent_at"].isna() & requests["admitted_at"].isna() & ~requests["outcome"].isin(FAILURES)
+    return max(0, min(unsent, run.turned_away + main.only(waited).size))
+
+
+def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
+    """The share that was completed, without what any server that keeps up has in flight at the stop: it is no sign that one
+    falls behind, and in a short run much of what was due."""
+    if not arrived.size:
+        return found
+    due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
+    explained = round(float(count_due_in_service(due_s, over_s, found.duration_s).mean()))
+    left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
+    expected = float(found.due - left_out)
+    known = expected >= MIN_EXPECTED_SHARE * found.due
+    return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
+
+
+def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
+    """Requests in flight at the stop that the server answered in the grace period, or that the end of it cut before they
+    had as much time as one of the first that were answered. What a server that died has in flight is none of it."""
+    outcomes = arrived.requests["outcome"][arrived.chosen]
+    ok, cut = (outcomes == OK).to_numpy(np.bool_), (outcomes == CUT).to_numpy(np.bool_)
+    lasted_s = over_s - due_s
+    first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
+    young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))
+    return int(((due_s <= duration_s) & (over_s > duration_s) & (ok | young)).sum())
+
+
+def detect_overload_before_users(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
+    """Whether the server fell behind before all users were busy, after which no more requests can be in flight than there
+    are users: then it is not for want of users that the rest was not sent. What waits for one counts as in flight."""
+    due_s, asked_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at"))
+    busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(
+        np.sort(over_s), asked_s, side="right"
+    )
+    all_busy = asked_s[busy >= offer.most_users]
+    busy_s = float(min(all_busy, default=math.inf))
+    first_s = due_s + tried["ttft_from_due_s"]
+    if not busy_s < offer.duration_s or detect_any_overload(due_s, first_s, over_s, busy_s) is None:
+        return None
+    last_s = float(due_s.max())  # what found no user is what was due last
+    unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
+    due_s = np.concatenate([due_s, unsent_s])
+    over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
+    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
+    return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+
+
+def detect_overload_of_sent(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
+    """Whether the server fell behind what was sent, though less was sent than offered, and late."""
+    sent_s = tried["sent_at"] - run.profiling_at
+    some = ~np.isnan(sent_s)
+    over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
+    return detect_any_overload(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
+
+
+def detect_any_overload(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+    """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN: there was none), which
+    shows where requests last as long as the run."""
+    waited_s = np.where(np.isnan(first_s), over_s, first_s)
+    if (found := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
+        due_s, waited_s, duration_s
+    ) is not None:
+        middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+        found = Overload(in_flight_middle=middle, in_flight_end=end)
+    return found
+
+
+def count_in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
+    return int((due_s <= moment).sum() - (over_s <= moment).sum())
+
+
+def detect_overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+    """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due and when it ended, after
+    the stop too, in seconds from the start; ``duration_s``: from there to the stop.
+
+    In the second half of the time under 90 % of what was due ended, and the number in flight grew by more than
+
+    - it does in any run, which begins with none in flight: as many more as requests make that last as long as the first ones
+      that were due, which found the server idle;
+    - and chance: three standard errors of this difference, with Poisson counts of what was due and what ended.
+
+    So there is none where the first requests last nearly as long as the run: it is too short to tell. But where requests
+    last the longer the later they were due, the first ones waited for each other, and the least that one of them explains
+    is taken.
+    """
+    if len(due_s) < FIRST:
+        return None
+    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+    due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
+    ended = due - (end - middle)
+    filling = count_due_in_service(due_s, over_s, duration_s) - count_due_in_service(due_s, over_s, duration_s / 2)
+    if has_queued_requests(due_s, over_s, duration_s):
+        filling = filling.min(keepdims=True)
+    error = math.sqrt(due + ended + float(filling.var()) / FIRST)
+    if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
+        return None
+    return Overload(in_flight_middle=middle, in_flight_end=end)
+
+
+def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats:
+    """By each of the first requests, which found the server idle: how many were due within the time that it lasted before
+    ``moment``. So many are in flight in a server that keeps up (Little's law, for any schedule)."""
+    order = np.argsort(due_s, kind="stable")
+    at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
+    before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
+    return np.asarray(np.searchsorted(at, moment, side="right") - before)
+
+
+def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
+    """Whether requests that ended by the stop were due early among those which lasted as long or longer, so far at least:
+    so it is in a queue, and not where the lengths of answers decide how long one lasts.
+
+    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's method (Statistical
+    Methods for Research Workers, 1932): the sum of their negative logarithms is gamma distributed where chance decides.
+    """
+    lasted_s = np.minimum(over_s, duration_s) - due_s
+    ended = np.flatnonzero(over_s <= duration_s)
+    if not len(ended):
+        return False
+    some = ended[:: math.ceil(len(ended) / ENDED)]
+    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in some]
+    low = -sum(map(math.log, places))
+    chance = math.exp(-low) * sum(low**k / math.factorial(k) for k in range(len(places)))
+    return sum(places) < EARLY * len(places) and chance < CHANCE
+
+
+def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
+    """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
+    well. Only where it was late itself is the load generator a cause: merged chunks keep nobody from sending."""
+    late_permits = verdict is not None and PERMIT_LAG in verdict.signals  # then the gate was free for those at it
+    if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
+        return GATE
+    late = _level_of_delays(verdict)
+    busiest = max((health.cpu_share for health in run.health), default=0.0)
+    if busiest > FULL_CORE or late == INVALID:
+        return CLIENT
+    if d.users_needed is not None and d.users_needed >= FULL_UTILISATION * d.users:
+        return GATE if _enough_without_gate(d) else USERS
+    if d.out_of_users:
+        return USERS
+    return BURST if late == FINE else CLIENT
+
+
+def _level_of_delays(verdict: ClientVerdict | None) -> str:
+    """The client verdict by the delays of the load generator alone."""
+    if verdict is None:
+        return FINE
+    levels = [level for signal, level in verdict.signals.items() if signal in DELAYS]
+    if not verdict.signals:  # of an older version: it does not say by what
+        levels = [verdict.level]
+    return max(levels, key=LEVELS.index, default=FINE)
+
+
+def is_held_by_limit(d: Delivery) -> bool:
+    """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
+    return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (d.prefill_limit or math.inf)
+
+
+def _enough_without_gate(d: Delivery) -> bool:
+    """Whether the users would have been enough, had none of them waited at the gate."""
+    if d.busy_s is None or d.gate_wait_s is None:
+        return False
+    return d.offered_per_s * (d.busy_s - d.gate_wait_s) < FULL_UTILISATION * d.users
+
+
+def _mean_limit(run: Run, duration_s: float) -> float | None:
+    """The prefill limit of the profiling phase, as a mean over its time; None without a gate."""
+    changes = [(change.at, change.limit) for change in run.limits if change.phase == "profiling"]
+    known = [(at, limit) for at, limit in changes if limit is not None]
+    if not known:
+        return None
+    end = run.profiling_at + duration_s
+    at = np.clip([*(at for at, _ in known), end], run.profiling_at, end)
+    return float(np.average([limit for _, limit in known], weights=np.diff(at))) if np.ptp(at) else float(known[-1][1])
+
+
+def _name(path: str | None) -> str:
+    return PurePath(path or "").name

@@ -1,0 +1,350 @@
+"""Headline: what a run came to, in one sentence; the first line of the console, of the page and of summary.md."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from locust_llm.records.run import Run
+from locust_llm.report.blocks import choose_value_digits, format_interval
+from locust_llm.report.sections.ab.model import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.outages.model import describe_outages
+from locust_llm.report.sections.sweep.knee import select_top_knees
+from locust_llm.report.slo.judge import describe_duration
+from locust_llm.report.summary import RequestGroup, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.time_course import describe_users, format_limit_range
+from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.grammar import FAIL, PASS, Rule
+from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import format_plain_number
+from locust_llm.text.format import (
+    MOST_DIGITS,
+    digits_to_tell_apart,
+    format_brief,
+    format_count,
+    format_duration,
+    truncate_text,
+)
+
+from .ab.text import format_paired_difference
+from .delivery.text import describe_overload, describe_undelivered
+from .notes import FIRST_FAILED, was_stream_buffered
+from .published.text import format_broken_rules
+
+NAMES: Final = {
+    "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
+    "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
+    "input_tokens_per_s": "input token throughput", "inputs_per_s": "input throughput",
+    "total_tokens_per_s": "token throughput",
+    "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
+    "schema_valid_rate": "share of valid answers",
+    "delivered": "share delivered", "completed": "share completed",
+}  # fmt: skip
+"""Of the measures of rules, where it is not their word."""
+STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
+OPEN: Final = f"{INCONCLUSIVE}: "
+"""How the text of a knee begins that no stage may found."""
+TOO_SLOW: Final = "The load generator was too slow to measure this server"
+BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
+ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
+"""What no error of the load generator can have turned (slo/measurement_bias.py)."""
+MAX_KINDS: Final = 2
+MAX_RULE: Final = 60
+"""Characters of a rule that is undecided."""
+"""Of failures, where all failed."""
+OF_TAGS: Final = {TTFT_FROM_DUE.tag: "TTFT from due", TTFT.tag: "TTFT", LATENCY.tag: "request latency"}
+MAX_NAMES: Final = 4
+MAX_NAME: Final = 30
+"""Names of requests in the sentence, and characters of one."""
+MAX_DIFFERENCES: Final = 3
+"""Of two arms, named in the sentence."""
+
+
+def make_headline(summary: Summary, run: Run) -> str:
+    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
+    how much longer would decide them, failures; without rules the main figures."""
+    if summary.examination is not None:
+        return summary.examination.headline()
+    if summary.paired is not None:
+        found = [_arms(summary.paired), *_rules(summary, run)]
+    elif summary.sweep is not None and summary.swept:
+        found = [_stages(summary.sweep)]
+    else:
+        found = list(_load_test(summary, run))
+    return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
+
+
+def _load_test(summary: Summary, run: Run) -> Iterator[str]:
+    c = summary.conditions
+    if not c.requests:
+        yield "No request has a record" if run.records_lost else "No request was sent"
+        return
+    overload = describe_overload(summary.delivery)
+    if not c.succeeded:
+        none = f"one of {format_count(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
+        return
+    less, trouble = describe_undelivered(summary.delivery), ""
+    rules = _rules(summary, run, steady=overload is None)
+    first, *others = rules or _figures(summary, run)
+    if overload is not None:
+        trouble = f"Overloaded: {overload}"
+    elif less is not None:
+        trouble = f"Not delivered: {less}"
+    elif c.cut > c.requests / 2:
+        trouble = f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
+    invalid = summary.client is not None and summary.client.level == INVALID
+    load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(c, run, summary)
+    if trouble:
+        yield trouble
+        load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
+    if invalid:
+        why = BUFFERED_STREAMS if was_stream_buffered(run) else TOO_SLOW
+        why = f"{why[0].lower()}{why[1:]}" if trouble else why
+        if same := ALL_THE_SAME.get(summary.slo_status or "", ""):
+            load = f"{why}, but {same} all the same:"
+        else:
+            yield why
+            load = f"{load[:1].lower()}{load[1:]}"
+    yield f"{load} {first}".strip()
+    yield from others
+    if summary.outages:
+        yield f"{describe_outages(summary.outages)}, and rates count that time"
+    if c.failed:
+        yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
+
+
+def _reasons(summary: Summary, run: Run) -> Iterator[str]:
+    """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do where the run knew it."""
+    c, known = summary.conditions, next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
+    for failure in summary.failures[:MAX_KINDS]:
+        several = f"{failure.count} x " * (len(summary.failures) > 1 or failure.count < c.requests)
+        said = failure.message or failure.outcome
+        todo = re.search(rf"{re.escape(said)} \((.+?)\)(?:; \d+ x |$)", known)
+        yield f"{several}{said.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
+    if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
+        yield f"{rest} others failed"
+    if c.cut:
+        yield "all were cut when the run ended" if c.cut == c.requests else f"{c.cut} were cut when the run ended"
+    if c.cancelled:
+        yield f"{c.cancelled} were cancelled on purpose"
+
+
+def _of_ramp(summary: Summary) -> str:
+    """Of what: its limit, or its rate; empty without one."""
+    return next((found.by for found in summary.breakdowns if found.of_ramp), "")
+
+
+def _load(c: Conditions, run: Run, summary: Summary) -> str:
+    """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of it."""
+    ramp = _of_ramp(summary)
+    limit = format_limit_range(c.limit_in_force)
+    if c.loop == "open":
+        of_ramp = f"rates from 0 to {format_brief(c.rate_per_s, '/s', 3)} together, a ramp:"
+        load = (
+            "" if c.rate_per_s is None else of_ramp if "rate" in ramp else f"At {format_brief(c.rate_per_s, '/s', 3)}"
+        )
+    else:
+        load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
+    if "limit" in ramp and limit:
+        load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
+    return f"{load[:1].upper()}{load[1:]}"
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
+    """The first rule that failed, else the first that passed, with its figure; then what the others came to. ``steady``: a
+    longer run would be of the same load."""
+    deciding, rules = [result for result in summary.slos if result.decides], run.settings.rules.by_text
+    failed = [result for result in deciding if result.status == FAIL]
+    passed = [result for result in deciding if result.status == PASS]
+    undecided = [result for result in deciding if result.status not in (FAIL, PASS)]
+    shown = next((r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules), None)
+    found = [] if shown is None else [_judged(rules[shown.rule], shown, summary.conditions)]
+    others = len(failed) - (shown in failed)
+    if others:
+        found.append(f"{_count(others, ' more' * (shown in failed))} broken")
+    elif not failed and not undecided and len(passed) > 1:
+        found.append(f"all {len(passed)} rules hold")
+    if undecided:
+        found.append(f"{_named(undecided, shown)} undecided{_advice(undecided) if steady else ''}")
+    if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
+        found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
+    return found
+
+
+def _count(rules: int, more: str = "") -> str:
+    return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
+
+
+def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
+    """The first one by its text, but where its figure stands before, and how many there are besides."""
+    first = next((result for result in undecided if result is not shown), None)
+    if first is None or shown in undecided:
+        return _count(len(undecided))
+    others = len(undecided) - 1
+    more = f" and {_count(others, ' more')}" if others else ""
+    return f"{truncate_text(first.rule, MAX_RULE)}{more}"
+
+
+def _advice(undecided: Sequence[SloResult]) -> str:
+    """How much longer a run may decide these rules, and which of them where it is not all; empty: nobody knows."""
+    known = [(result.longer_s, result) for result in undecided if result.longer_s is not None]
+    if not known:
+        return ""
+    longest_s, last = max(known, key=lambda pair: pair[0])
+    roughly = "" if last.longer_is_exact else "roughly "
+    which = ""
+    if len(known) < len(undecided):
+        which = f" for {truncate_text(last.rule, MAX_RULE)}"
+        which += f" and {_count(len(known) - 1, ' more')}" if len(known) > 1 else ""
+    return f": run {roughly}{describe_duration(longest_s)} longer{which}"
+
+
+def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
+    """``p95 of TTFT is 810 ms, within 3 s``"""
+    name = NAMES.get(rule.metric, rule.metric.replace("_", " "))
+    what = f"{rule.stat} of {name}" if rule.percentile is not None else f"{STATS.get(rule.stat, '')} {name}".strip()
+    if rule.where:
+        what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
+    if rule.base:
+        side = {PASS: "within the tolerance of", FAIL: "beyond the tolerance of"}.get(
+            result.status, "and the tolerance is"
+        )
+        tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
+        if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
+            return f"{what} shows no difference from {rule.base} (95% interval {format_interval(result)}), {tolerance}"
+        side = "worse" if (result.observed or 0) > 0 else "better"
+        by = format_brief(abs(result.observed or 0), rule.unit, choose_value_digits(result))
+        return f"{what} is {by} {side} than {rule.base}, {tolerance}"
+    less = rule.op.startswith("<")
+    side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
+    if math.isinf(result.observed or 0):
+        lands_on = "failed" if result.worst is None else "cut"
+        counts = "" if side == "limit" else "which counts as "
+        return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
+    what += "" if rule.percentile is None else _beside_answers(rule, conditions)
+    if BY_WORD[rule.metric].units is RATE and conditions.loop == "open" and conditions.duration_s is not None:
+        what += f" over {format_brief(conditions.duration_s, ' s', 3)}"  # what completed by the stop is over less
+    return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
+
+
+def _beside_answers(rule: Rule, conditions: Conditions) -> str:
+    """What a percentile is of, besides the answered requests that the tables are of."""
+    metric = BY_WORD[rule.metric].metric
+    if metric is None or not metric.censored:
+        return ""
+    more = ["failures as the slowest"] * bool(conditions.failed)
+    more += ["cancelled requests estimated"] * bool(conditions.cancelled)
+    return f" ({' and '.join(more)})" if more else ""
+
+
+def _value(rule: Rule, result: SloResult) -> str:
+    """On its side of the limit as it is written, with as many digits as that takes."""
+    if result.worst is None:
+        return _written(rule, result.observed, choose_value_digits(result))
+    low, high = sorted((result.observed or 0.0, result.worst))
+    least, most = (_written(rule, end, digits_to_tell_apart(end, result.limit)) for end in (low, high))
+    return f"at least {least}" if math.isinf(high) else f"{least} to {most}"
+
+
+def _limit(rule: Rule) -> str:
+    """All digits that it was given with."""
+    return _written(rule, rule.number, MOST_DIGITS)
+
+
+def _written(rule: Rule, value: float | None, digits: int) -> str:
+    """``value``: in the unit of the rule."""
+    if BY_WORD[rule.metric].units is TIME and value is not None:
+        return format_duration(value / rule.factor, digits)
+    return format_brief(value, rule.unit, digits)
+
+
+# -- without rules -----------------------------------------------------------------------------------------------------
+
+
+def _figures(summary: Summary, run: Run) -> list[str]:
+    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Where requests had waits, TTFT from
+    due comes first; of requests with several names TTFT is by name, as they are other work each. Of answers without a stream
+    the latency of requests."""
+    by_tag = {row.tag: row for row in summary.rows if row.count or row.avg is not None}
+    names = next((found.groups for found in summary.breakdowns if found.of_names), ())
+    tags = [tag for tag in (TTFT_FROM_DUE.tag, TTFT.tag) if tag in by_tag and (run.has_waits or tag == TTFT.tag)]
+    found = []
+    if by_name := _by_name(names, (tags or [LATENCY.tag])[0]):
+        found.append(by_name)
+    else:
+        for tag in tags or [LATENCY.tag]:
+            if (row := by_tag.get(tag)) is not None and 50.0 in row.percentiles:
+                found.append(_median_and_p95(row))
+        if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
+            found.append(f"p50 of ITL {_ms(row, 50.0)}")
+    if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
+        return [", ".join(found), f"{format_brief(row.avg, digits=3)} output tokens/s"]
+    if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
+        tokens = by_tag.get("input_token_throughput")
+        more = "" if tokens is None or tokens.avg is None else f", {format_brief(tokens.avg, digits=3)} input tokens/s"
+        return [", ".join(found), f"{format_brief(row.avg, digits=3)} inputs/s{more}"]
+    return [", ".join(found) or "requests succeeded"]
+
+
+def _median_and_p95(row: Row) -> str:
+    """``p50 of TTFT is 420 ms and p95 810 ms``."""
+    more = f" and p95 {_ms(row, 95.0)}" if 95.0 in row.percentiles else ""
+    return f"p50 of {OF_TAGS[row.tag]} is {_ms(row, 50.0)}{more}"
+
+
+def _by_name(groups: Sequence[RequestGroup], tag: str) -> str:
+    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no values."""
+    rows = [(group.label, row) for group in groups for row in group.rows if row.tag == tag and 95.0 in row.percentiles]
+    if not rows:
+        return ""
+    shown = ", ".join(f"{_ms(row, 95.0)} for {truncate_text(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES])
+    more = f", and {format_count(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
+    return f"p95 of {OF_TAGS[tag]} is {shown}{more}"
+
+
+def _ms(row: Row, percentile: float) -> str:
+    return format_duration(row.percentiles[percentile] / 1e3)
+
+
+# -- stages and arms ---------------------------------------------------------------------------------------------------
+
+
+def _stages(sweep: SweepSummary) -> str:
+    """The first sentence of the first knee."""
+    texts = [knee.text for knee in select_top_knees(sweep)]
+    said = next(filter(None, texts), "") or f"{format_count(len(sweep.levels), 'stage')} measured"
+    if said.startswith(OPEN):  # the reasons are said below it
+        said = said.removeprefix(OPEN).partition(";")[0]
+        said = said[:1].upper() + said[1:]
+    return said.split(". ")[0].rstrip(".")
+
+
+def _slower(found: PairedComparison) -> str:
+    """``: TTFT p95 2.3 times as long beside the others``"""
+    one = next((f for f in found.figures if (f.metric, f.stat) == ("ttft", "p95") and f.percent is not None), None)
+    if one is None or one.percent is None:
+        return ""
+    return f": TTFT p95 {1 + one.percent / 100:.3g} times as long beside the others"
+
+
+def _arms(found: PairedComparison) -> str:
+    if found.verdict == INCONCLUSIVE:
+        return f"No conclusion: {found.reason.partition(':')[0]}"
+    if found.isolated:
+        return f"Isolation of {found.isolated} {found.isolation.lower()}{_slower(found)}"
+    if found.aa:
+        expected = f"{0.05 * found.known:.2g} expected"
+        return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"
+    if found.verdict != DIFFERENT and found.different:
+        by_chance = f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} would by chance"
+        return f"Base and candidate may differ by chance alone in {format_count(found.pairs, 'pair')} ({by_chance})"
+    if found.verdict != DIFFERENT:
+        return f"No difference between base and candidate to be seen in {format_count(found.pairs, 'pair')}"
+    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
+    more = f", {len(named) - MAX_DIFFERENCES} more" if len(named) > MAX_DIFFERENCES else ""
+    return f"The candidate differs: {', '.join(named[:MAX_DIFFERENCES])}{more}"

@@ -1,0 +1,1 @@
+"""Interference: what prefills do to the requests beside them."""

@@ -1,0 +1,352 @@
+"""Interference: gaps by the number of other requests in prefill, and TTFT by the prefills ahead.
+
+A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had none: ``used`` of
+report/occupancy.py. It may lie in the server's queue all the while. All requests count as prefills, those of the warmup too, but
+for attempts that were tried again (the server refused those). Only our own are known: other traffic of a server is not.
+
+A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the nearest whole number,
+half up. A request that decodes is not in prefill itself, so all of them are others. Rounded, as a prefill that merely
+touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
+that it lengthens is missing from the rows.
+
+The loss misses none: it is of all gaps that a prefill touched, against those that none did. Only where these are too few, or
+where gaps vary so much by themselves that a request which comes at some moment meets a long one, is it of the gaps labelled
+1 and more, against those labelled 0; and not given where prefills lie in these (MAX_HIDDEN_SHARE).
+
+What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
+any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
+quarter of an octave), of which there must be MIN_COMPARED; failing these, at the next larger number that has them. That is
+no rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven alone. More streams
+make no gap shorter, so then the factor is rather too small. A gap without either has no comparison, and where too many have
+none (MIN_COMPARED_SHARE) there is no factor and no loss. Not controlled: how long the contexts of these streams are.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.records.record import OK, Record
+from locust_llm.report.breakdowns import estimate_input_lengths
+from locust_llm.report.columns import RequestColumns
+from locust_llm.report.gaps import Ints
+from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.sections.interference.model import (
+    DisturbedGaps,
+    PrefillInterference,
+    PrefillSlope,
+    RequestsAhead,
+)
+from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.slo.intervals import estimate_ratio_interval
+
+PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
+AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
+"""First value of each row: of gaps by prefills beside them, of requests by prefills ahead; the last row is open."""
+ITL: Final = (50.0, 99.0)
+ICL: Final = (50.0, 90.0, 99.0)
+TTFT: Final = (50.0, 95.0)
+MIN_COMPARED: Final = 30
+"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
+MIN_COMPARED_SHARE: Final = 0.9
+"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are given. In 183 simulated
+loads with it the loss was 0.97 to 1.01 of the engine's own; in 7 with less it would be 0.40 to 0.90."""
+MAX_VARYING_SHARE: Final = 0.1
+"""Of the loss, that may come from gaps which vary by themselves."""
+MAX_HIDDEN_SHARE: Final = 0.02
+"""Of the time in prefill, beside gaps labelled 0; with more the loss by labels was 0.24 to 0.90 of the engine's own for
+prompts of 100 to 400 tokens under prefill-first."""
+MAX_CHUNKS: Final = 2_000_000
+"""So many chunks are read again, at most (about a second); of longer runs a sample."""
+BLOCK_CHUNKS: Final = 2**16
+"""Chunks that are labelled at once."""
+TOLERANCE: Final = 1e-6
+"""Less than half by no more than this is half: stamps in Unix time are doubles."""
+MIN_FITTED: Final = 200
+"""From so many requests on a slope is fitted."""
+MIN_R2: Final = 0.5
+"""Below this R2 it is not given."""
+MIN_BESIDES: Final = 1e-9
+"""Of the tokens ahead less than this share of their variance goes with nothing but the own length: a rounding error."""
+
+
+class LabelledGaps(NamedTuple):
+    """Sharp gaps of successful requests of the profiling phase, one value each."""
+
+    request: Ints
+    """Which of the requests that were read, from 0."""
+    gap_s: Floats
+    prefills: Ints
+    """``beside``, rounded."""
+    streams: Floats
+    """Mean number of decoding requests, this one among them."""
+    mean: Floats
+    """Mean number of other requests in prefill."""
+
+
+def choose_sampled_share(columns: RequestColumns) -> float:
+    """The part of the records that ``interference`` should be given."""
+    chunks = float(columns.requests["chunks"].sum())
+    return MAX_CHUNKS / chunks if chunks > MAX_CHUNKS else 1.0
+
+
+def measure_interference(
+    columns: RequestColumns, levels: Occupancy, records: Iterable[Record]
+) -> PrefillInterference | None:
+    """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read once. None where nobody
+    decoded."""
+    ok = _profiling(columns.requests).outcome(OK)
+    found, read = label_gaps(levels, records)
+    if not len(found.gap_s):
+        return None
+    touched, disturbing = found.mean > TOLERANCE, found.prefills > 0
+    usual = estimate_usual_gaps_s(found, ~touched)
+    lost_s, hidden = _lost(found, touched, usual), 0.0
+    if lost_s is None:
+        usual, request_s = estimate_usual_gaps_s(found, ~disturbing), found.mean * found.gap_s
+        hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
+        if hidden > MAX_HIDDEN_SHARE:
+            usual = np.full(len(usual), np.nan)
+        lost_s = _lost(found, disturbing, usual, sure=True)
+    row_of = np.searchsorted(PREFILL_EDGES, found.prefills, side="right") - 1
+    rows = [_row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))]
+    disturbed = _row("1+", found, disturbing, usual)
+    decode_s = float(found.gap_s.sum())
+    ahead, slope = _queue(columns.requests)
+    return PrefillInterference(
+        gaps=len(found.gap_s),
+        requests=read,
+        of_requests=int((ok["chunks"] > 1).sum()),
+        decode_s=decode_s,
+        rows=tuple(row for row in rows if row is not None),
+        disturbed=disturbed,
+        lost_s=lost_s,
+        lost_share=lost_s / decode_s if lost_s is not None and decode_s else None,
+        hidden_share=hidden if hidden > MAX_HIDDEN_SHARE else None,
+        ahead=ahead,
+        slope=slope,
+    )
+
+
+def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGaps, int]:
+    """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
+    the levels over time, as ``occupancy.thinned``."""
+    read = 0
+    parts = [LabelledGaps(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
+    if len(levels.at):
+        origin = float(levels.at[0])
+        clock = levels.at - origin
+        prefills, streams = integrate_level(levels.used, clock), integrate_level(levels.decoding, clock)
+        for block in batch_records(records):
+            which, at, gap_s, sharp = collect_stamps(block, origin)
+            mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
+            beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TOLERANCE)
+            if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
+                moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
+                mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
+            label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
+            parts.append(LabelledGaps(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
+            read += len(block)
+    return LabelledGaps(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
+
+
+def _lost(found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False) -> float | None:
+    """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of them have a comparison;
+    and unless ``sure``, where a tenth of it may come from gaps that vary by themselves.
+
+    A request that comes at any moment meets a gap of E[g^2] / E[g], not of E[g]: longer by the variance over the mean. So
+    much may be wrong where the first of several gaps that a prefill touches follows on one that none did.
+    """
+    known = those & ~np.isnan(usual)
+    gap_s, whole_s = found.gap_s[known], float(found.gap_s[those].sum())
+    if len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum()) or gap_s.sum() < MIN_COMPARED_SHARE * whole_s:
+        return None
+    lost_s = max(0.0, float((gap_s - usual[known]).sum()))
+    others = ~those & ~np.isnan(usual) & (usual > 0)
+    if sure or not others.any():
+        return lost_s
+    variance = float(((found.gap_s[others] / usual[others] - 1) ** 2).mean())
+    first = known & ~np.append(False, those[:-1] & (found.request[1:] == found.request[:-1]))
+    return None if variance * usual[first].sum() > MAX_VARYING_SHARE * lost_s else lost_s
+
+
+def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
+    """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger number of which there
+    are MIN_COMPARED; NaN where there is none."""
+    stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
+    size = int(stratum.max(initial=0)) + 1
+    count = np.bincount(stratum[calm], minlength=size)
+    total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
+    mean = np.append(total / np.maximum(count, 1), np.nan)
+    enough = np.flatnonzero(count >= MIN_COMPARED)
+    following = np.append(enough, size)[np.searchsorted(enough, np.arange(size))]
+    return np.asarray(mean[following][stratum])
+
+
+def _row(label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:
+    gap_s = found.gap_s[here]
+    if not len(gap_s):
+        return None
+    whole_s = float(gap_s.sum())
+    request = found.request[here]
+    count = np.bincount(request)
+    per_request = np.bincount(request, gap_s)[count > 0] / count[count > 0]
+    known = ~np.isnan(usual[here])
+    compared = int(known.sum())
+    share = min(compared / len(gap_s), float(gap_s[known].sum()) / whole_s if whole_s else 1.0)
+    mean_s = usual_mean_s = slowdown = None
+    if compared >= MIN_COMPARED:
+        mean_s, usual_mean_s = float(gap_s[known].mean()), float(usual[here][known].mean())
+        slowdown = mean_s / usual_mean_s if usual_mean_s and share >= MIN_COMPARED_SHARE else None
+    return DisturbedGaps(
+        label=label,
+        gaps=len(gap_s),
+        share=whole_s / float(found.gap_s.sum()) if whole_s else 0.0,
+        streams=float(found.streams[here] @ gap_s) / whole_s if whole_s else float(found.streams[here].mean()),
+        requests=len(per_request),
+        itl_ms=_percentiles_ms(per_request, ITL),
+        icl_ms=_percentiles_ms(gap_s, ICL),
+        longest_ms=float(gap_s.max()) * 1e3,
+        compared=compared,
+        compared_share=share,
+        mean_ms=None if mean_s is None else mean_s * 1e3,
+        usual_ms=None if usual_mean_s is None else usual_mean_s * 1e3,
+        slowdown=slowdown,
+    )
+
+
+# -- TTFT by what was ahead --------------------------------------------------------------------------------------------
+
+
+def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
+    """(how many others were in prefill when each request was sent, their input tokens); NaN where it was not sent, and
+    tokens also where the length of one of them is unknown. Whole prompts, however much of them was done by then; of those
+    sent at the very same microsecond none is ahead of the other."""
+    everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
+    sent, freed, first, closed = (everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at"))
+    end = np.fmin(np.fmin(first, freed), closed)
+    tokens = estimate_input_lengths(everything)
+    real = np.flatnonzero(end > sent)  # False where either is NaN
+    begun, ended = real[np.argsort(sent[real])], real[np.argsort(end[real])]
+    to_begin = np.searchsorted(sent[begun], sent, side="left")
+    to_end = np.searchsorted(end[ended], sent, side="right")
+
+    def summed(values: Floats) -> Floats:
+        sent_so_far, done_so_far = (np.append(0.0, np.cumsum(values[order])) for order in (begun, ended))
+        return np.asarray(sent_so_far[to_begin] - done_so_far[to_end])
+
+    count, unknown = summed(np.ones(len(sent))), summed(np.isnan(tokens).astype(np.float64))
+    never = np.isnan(sent)
+    return np.where(never, np.nan, count), np.where(never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens)))
+
+
+def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
+    ok = _profiling(requests).outcome(OK)
+    ttft = ok["ttft_s"]
+    count, tokens = (values[ok.chosen] for values in count_prefills_ahead(requests))
+    known = ~(np.isnan(ttft) | np.isnan(count))
+    ttft, count, tokens, own, sent = (
+        values[known] for values in (ttft, count, tokens, estimate_input_lengths(ok), ok["sent_at"])
+    )
+    row_of = np.searchsorted(AHEAD_EDGES, count, side="right") - 1
+    rows = []
+    for i in range(len(AHEAD_EDGES)):
+        if (here := row_of == i).any():
+            rows.append(
+                RequestsAhead(
+                    label=_label(AHEAD_EDGES, i),
+                    count=int(here.sum()),
+                    ttft_ms=_percentiles_ms(ttft[here], TTFT),
+                    tokens=_median(tokens[here]),
+                    own_tokens=_median(own[here]),
+                )
+            )
+    return tuple(rows), fit_prefill_slope(ttft, own, tokens, sent)
+
+
+def fit_prefill_slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> PrefillSlope | None:
+    """Least squares of TTFT by own input tokens and those ahead; the interval widens by correlation. None with few requests,
+    with a poor fit, where the tokens ahead do not vary by themselves, and where the interval holds 0."""
+    known = ~(np.isnan(own) | np.isnan(ahead))
+    if known.sum() < max(MIN_FITTED, len(known) / 2):
+        return None
+    order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
+    ttft_s, own, ahead = (values[order] - values[order].mean() for values in (ttft_s, own, ahead))
+    beside, rest = _besides(ahead, own), _besides(ttft_s, own)  # Frisch, Waugh and Lovell: the same slope
+    if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
+        return None
+    found, by_ahead = estimate_ratio_interval(rest * beside, beside**2), float(rest @ beside / (beside @ beside))
+    left = rest - by_ahead * beside
+    r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
+    if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
+        return None
+    return PrefillSlope(ms_per_1k=by_ahead * 1e6, low=found.low * 1e6, high=found.high * 1e6, r2=r2, count=len(order))
+
+
+def _besides(values: Floats, own: Floats) -> Floats:
+    """What is left of values without what goes with the own length; both have a mean of 0."""
+    return values - own * float(values @ own / (own @ own)) if own.any() else values
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _profiling(requests: pd.DataFrame) -> RequestSelection:
+    return RequestSelection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+
+
+def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
+    block, size = list[Record](), 0
+    for record in records:
+        if record.outcome == OK and record.phase == "profiling" and len(record.known_us) > 1:
+            block.append(record)
+            size += len(record.chunk_us)
+            if size >= BLOCK_CHUNKS:
+                yield block
+                block, size = [], 0
+    if block:
+        yield block
+
+
+def collect_stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+    """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of what lies between two
+    neighbours: (seconds, whether it is a sharp gap of one request)."""
+    count = np.array([len(record.chunk_us) for record in block], np.int64)
+    us = np.fromiter(chain.from_iterable(record.chunk_us for record in block), np.int64, int(count.sum()))
+    began = np.array([(record.sent_at or 0.0) + record.clock_offset_s - origin for record in block])
+    first = np.cumsum(count) - count
+    blurred, begins = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
+    begins[first] = True
+    for start, record in zip(first.tolist(), block, strict=True):
+        for index, _ in record.merged:
+            blurred[start + index] = True
+    sharp = ~(begins[1:] | blurred[1:] | blurred[:-1])
+    return np.repeat(np.arange(len(block)), count), np.repeat(began, count) + us / 1e6, np.diff(us) / 1e6, sharp
+
+
+def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
+    """Request seconds up to each moment."""
+    area = np.zeros(len(clock))
+    np.cumsum(level[:-1] * np.diff(clock), out=area[1:])
+    return area
+
+
+def _median(values: Floats) -> float | None:
+    """None if more than half are unknown."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) and 2 * len(known) >= len(values) else None
+
+
+def _percentiles_ms(seconds: Floats, percentiles: Sequence[float]) -> dict[float, float]:
+    return dict(zip(percentiles, (np.percentile(seconds, percentiles) * 1e3).tolist(), strict=True))
+
+
+def _label(edges: Sequence[int], i: int) -> str:
+    """``3``, ``4-7``, ``16+``."""
+    if i + 1 == len(edges):
+        return f"{edges[i]}+"
+    return f"{edges[i]}" if edges[i + 1] - edges[i] == 1 else f"{edges[i]}-{edges[i + 1] - 1}"

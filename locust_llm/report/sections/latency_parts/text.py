@@ -1,0 +1,234 @@
+"""Where slow requests spend their time, as sentences and tables."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.sections.latency_parts.model import (
+    CLIENT,
+    CONNECT,
+    GATE,
+    HANDOVER,
+    HISTOGRAMS,
+    LATE,
+    NETWORK,
+    PERMIT,
+    PREFILL,
+    QUEUE,
+    REQUESTS,
+    RETRIES,
+    SERVER,
+    LatencyAttribution,
+    LatencyBreakdown,
+    LatencyPart,
+    ServerClock,
+    ServerHistogramMean,
+    ServerHistogramMeans,
+    SlowGroup,
+    name_breakdown,
+    name_breakdown_metric,
+    name_latency_part,
+)
+from locust_llm.text.format import format_count, format_duration, format_number, format_supported
+
+HEADING: Final = "Where slow requests spend their time"
+BARS: Final = "Slow requests, part by part"
+"""The heading of the charts."""
+QUESTION: Final = "Queue or prefill?"
+"""How the sentence begins that answers it, here and in the notes of older runs."""
+MIN_NAMED: Final = 0.05
+"""Of the whole: smaller parts are not in the sentence."""
+MIN_REST: Final = 0.02
+"""Of the time to a first token: from there on the sentence says that this is neither queue nor prefill."""
+MORE: Final = 1.1
+"""Of the requests of a run: a server that counted more served others too."""
+NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
+RULES: Final = {
+    LATE: "The load generator sent late: too few users, or too little CPU.",
+    RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
+    GATE: "A higher prefill limit moves this to the server, and the sum stays about the same.",
+    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: use fewer processes "
+    "(--processes), or a machine with more CPU.",
+    CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this machine's CPU.",
+    NETWORK: "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
+    HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
+    "steps shorter.",
+    QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers "
+    "make it shorter.",
+    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a prefix cache or fewer "
+    "prompts at a time make it shorter.",
+    CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this machine's CPU is short.",
+}
+"""What follows from the largest part."""
+
+
+def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
+    """Sentence and table of each breakdown, the groups, and where the figures are from."""
+    yield Heading(HEADING)
+    for one in found.breakdowns:
+        yield TextBlock(describe_slow_requests(one))
+        names = [part.name for part in one.parts]
+        yield TableBlock(
+            (f"Part of {name_breakdown(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
+            tuple(_row(part, names) for part in one.parts),
+            numbers=False,
+        )
+    if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
+        yield TableBlock(
+            ("Requests", "count", name_breakdown_metric(grouped), "largest part of slow requests", "share"),
+            tuple(map(_group, grouped.groups)),
+            numbers=False,
+        )
+    if answer := describe_server_time(found):
+        yield TextBlock(answer)
+    for own in found.own_means:
+        yield from _own(own, found)
+    yield TextBlock(" ".join(_from(found)))
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def describe_server_time(found: LatencyAttribution) -> str:
+    """How the time in the server is divided on average; empty where single requests tell, as then the parts have it."""
+    server = found.server
+    if server.basis == REQUESTS:
+        return ""
+    if server.basis == HISTOGRAMS:
+        (name, share), rest_ms = server.largest, server.rest_ms
+        rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * server.ttft_ms else ""
+        others = " It served other requests too." if server.count > MORE * found.requests else ""
+        return (
+            f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms ({server.engine}): of "
+            f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, {_time(server.prefill_ms)} "
+            f"prefill{rest}, means of {_counted(server.count, found)}.{others}"
+        )
+    where = "in the server and on the way through the proxy" if has_unknown_route(found) else "in the server"
+    known = "The metrics page does not split it: tracing" if found.own_means else "A metrics page or tracing"
+    return (
+        f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on average. {known} "
+        "(--otlp-receiver) would split it."
+    )
+
+
+def _time(ms: float) -> str:
+    """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
+    return format_duration(round(ms / 1e3, 5))
+
+
+def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block]:
+    count = max(mean.count for mean in own.means)
+    server = f"{own.engine}, {own.source}" if own.source else own.engine
+    head = (
+        f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)", "here (ms)",
+        "difference (ms)", "from",
+    )  # fmt: skip
+    yield TableBlock(head, tuple(map(_beside, own.means)), numbers=False)
+    if count < found.requests / MORE:
+        yield TextBlock("The server counts a request when it ends: these are the first ones of many.")
+    elif count < found.requests:
+        yield TextBlock("The other requests ended before the first reading of its metrics, or after the last.")
+
+
+def _counted(count: int, found: LatencyAttribution) -> str:
+    """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's readings."""
+    missed = f" of {found.requests}" if count < found.requests else ""
+    return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
+
+
+def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
+    name, here_ms = NAMES_OF_MEANS.get(mean.name, mean.name), mean.here_ms
+    if here_ms is None:
+        return name, format_number(mean.server_ms, 4), "-", "-", "-"
+    source = "reported" if mean.name in (QUEUE, PREFILL) else "measured"
+    return name, format_number(mean.server_ms, 4), format_number(here_ms, 4), f"{here_ms - mean.server_ms:+.2f}", source
+
+
+# -- slow requests -----------------------------------------------------------------------------------------------------
+
+
+def describe_slow_requests(breakdown: LatencyBreakdown) -> str:
+    """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
+    server's queue, 0.9 s prefill.``"""
+    whole_ms = sum(part.slow_ms for part in breakdown.parts)
+    largest = _largest(breakdown)
+    parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
+    typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
+    who = "The slowest request" if breakdown.slow == 1 else f"The {breakdown.slow:,} requests at or above it"
+    average = "" if breakdown.slow == 1 else " on average"
+    rule = RULES.get(largest[0][2], "") if largest else ""
+    return (
+        f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took {format_duration(whole_ms / 1e3)}{average} "
+        f"(typical ones: {typical}): {parts}. {rule}"
+    ).rstrip()
+
+
+def _largest(breakdown: LatencyBreakdown) -> list[tuple[float, str, str]]:
+    """(ms, in words, part) of the parts that are named, the largest first."""
+    whole_ms = sum(part.slow_ms for part in breakdown.parts)
+    names = [part.name for part in breakdown.parts]
+    found = sorted(
+        ((part.slow_ms, name_latency_part(part.name, names), part.name) for part in breakdown.parts),
+        key=lambda one: -one[0],
+    )
+    return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
+
+
+def summarise_latency_parts(found: LatencyAttribution) -> str:
+    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first breakdown; and what else is
+    known of the time in the server, where single requests do not tell."""
+    return " ".join(filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), describe_server_time(found))))
+
+
+def _in_shares(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
+    whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
+    parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown))
+    proxy = has_unknown_route(found) and any(part.name == SERVER for part in breakdown.parts)
+    return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
+
+
+def has_unknown_route(found: LatencyAttribution) -> bool:
+    """There is a proxy, and requests of which the server reported nothing."""
+    return bool(found.proxy) and found.server.basis != REQUESTS
+
+
+def _row(part: LatencyPart, names: list[str]) -> tuple[str, ...]:
+    means = (format_number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
+    return name_latency_part(part.name, names), *means, part.source
+
+
+def _group(group: SlowGroup) -> tuple[str, ...]:
+    name, ms = group.longest
+    whole_ms = sum(ms for _, ms, _ in group.parts)
+    return (
+        f"{group.by} {group.label}",
+        f"{group.count:,}",
+        f"p{group.percentile:g} {format_duration(group.value_ms / 1e3)}",
+        f"{name_latency_part(name, [name for name, _, _ in group.parts])}, {format_duration(ms / 1e3)}",
+        f"{ms / whole_ms:.0%}",
+    )
+
+
+def _from(found: LatencyAttribution) -> Iterator[str]:
+    if found.reported:
+        sources = " and ".join(f"{format_count(count, 'request')} ({name})" for name, count in found.reported.items())
+        few = "" if found.server.basis == REQUESTS else ", too few, or too little, to split the time in the server"
+        yield f"The server reported its own times for {sources} of {found.requests:,}{few}."
+    else:
+        yield "The server reported nothing of single requests."
+    if has_unknown_route(found):
+        yield f"The way through the proxy ({found.proxy}) is not known: it is part of the time in the server here."
+    if found.server_clock is not None:
+        yield _clock(found.server_clock)
+    if found.impossible:
+        yield f"For {format_count(found.impossible, 'request')} it reported more time than there was: left out."
+    yield from (f"Left out: {why}." for why in found.left_out)
+
+
+def _clock(clock: ServerClock) -> str:
+    within = format_duration(clock.within_s)
+    if abs(clock.ahead_s) <= clock.within_s:
+        return f"The server's clock agrees with this machine's within {within}."
+    offset = format_supported(abs(clock.ahead_s), clock.within_s, " s", 13)
+    way = "ahead of" if clock.ahead_s > 0 else "behind"
+    return f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); no part depends on it."

@@ -1,0 +1,212 @@
+"""The figures of a run as tables: its metrics, how far they may be off, and the same requests divided."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from locust_llm.records.run import Run
+from locust_llm.report.blocks import (
+    LABEL,
+    SCARCE_NOTE,
+    Block,
+    Heading,
+    TableBlock,
+    TextBlock,
+    choose_row_decimals,
+    format_percentile,
+    label_row,
+)
+from locust_llm.report.breakdowns import BACKEND
+from locust_llm.report.selection import has_too_few_values
+from locust_llm.report.summary import RequestBreakdown, RequestGroup, Row, Summary
+from locust_llm.report.window import find_measured_span
+from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE
+from locust_llm.text.format import (
+    format_count,
+    format_duration,
+    format_error_ends,
+    format_number,
+    name_percentile,
+    truncate_text,
+)
+
+WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
+"""Rows of the warmup; profile_export_aiperf.json has all of them."""
+CORRELATED: Final = 0.75
+"""Where requests are worth less than this share of their number, it is said."""
+MIN_CUT_SHARE: Final = 0.05
+"""Of the answered and the cut requests; from there on those that were cut move p95."""
+LOW: Final = 5.0
+"""Of figures of which more is better, this percentile is that of the worst requests."""
+MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
+"""They come first in a table."""
+SHORT_NAMES: Final = {
+    TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due", LATENCY.tag: "latency",
+}  # fmt: skip
+"""Columns of a breakdown."""
+NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
+
+
+def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
+    """What everybody asks for."""
+    chosen = order_percentiles(run)
+    yield Heading("Metrics")
+    if not summary.conditions.succeeded:
+        yield TextBlock(NOTHING)
+        return
+    if line := format_survivors_line(summary, run):
+        yield TextBlock(line, loud=True)
+    yield _metrics(order_latencies(summary.rows, run), chosen)
+    if any(row.count and has_too_few_values(row.count, p) for row in summary.rows for p in chosen):
+        yield TextBlock(SCARCE_NOTE)
+    yield from _worth(summary.rows)
+    if summary.uncertified:
+        yield TextBlock(f"The latencies have no plus-minus: {summary.uncertified}.")
+    if summary.adjusted:
+        cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
+        yield Heading(f"Latencies with every failure as +infinity{cut}")
+        yield _adjusted(summary.adjusted, chosen)
+
+
+def format_survivors_line(summary: Summary, run: Run) -> str | None:
+    """That so many requests were cut that the latencies of the others are too low for all; None where few were."""
+    c = summary.conditions
+    if not c.succeeded or c.cut < MIN_CUT_SHARE * (c.succeeded + c.cut):
+        return None
+    line = (
+        f"These latencies are too low: they are of the {format_count(c.succeeded, 'answered request')}, and {c.cut:,} more were cut "
+        "before their end."
+    )
+    first = TTFT_FROM_DUE if run.has_waits else TTFT
+    row = next((row for row in summary.adjusted if row.tag == f"adj_{first.tag}"), None)
+    least = None if row is None else row.at_least.get(95.0)
+    if row is None or least is None:
+        return line
+    return f"{line} With them, p95 of {row.label} is at least {format_duration(least / 1e3)}."
+
+
+def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
+    """Tables for those who look further."""
+    chosen = order_percentiles(run)
+    yield from _plus_minus(summary, chosen)
+    if summary.conditions.succeeded:
+        yield from _breakdowns(summary.breakdowns)
+    if summary.reading:
+        s = run.settings
+        yield Heading("What a reader feels", folded=True)
+        yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
+        yield TextBlock(
+            f"More Fluidity and Quality of Experience is better. Token deadlines: {s.token_deadline} (the first, then "
+            f"each); reading pace: {s.reading_pace:g} tokens/s."
+        )
+    if summary.cancelled:
+        cancelled = format_count(summary.conditions.cancelled, "request")
+        yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)
+        yield _metrics(summary.cancelled, chosen)
+    if summary.warmup:
+        waves = find_measured_span(run) is not None
+        which = "First and last wave" if waves else "Warmup"
+        absent = f"{summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'}"
+        yield Heading(f"{which} ({absent})", folded=True)
+        yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
+
+
+def order_latencies(rows: Sequence[Row], run: Run) -> Sequence[Row]:
+    """Where a schedule or a gate held requests, what users waited comes first, then TTFT."""
+    first = (TTFT_FROM_DUE.tag, TTFT.tag)
+    if not run.has_waits:
+        return rows
+    return [
+        *sorted((row for row in rows if row.tag in first), key=lambda row: first.index(row.tag)),
+        *(row for row in rows if row.tag not in first),
+    ]
+
+
+def order_percentiles(run: Run) -> Sequence[float]:
+    """The percentiles of the tables."""
+    return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
+
+
+def _worth(rows: Sequence[Row]) -> Iterator[Block]:
+    """How much less the requests say than independent ones would."""
+    known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
+    if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
+        return
+    sizes = "; ".join(f"{row.effective:,.0f} of {row.count:,} for the mean of {name}" for name, row in known.items())
+    yield TextBlock(f"Requests that wait together are not independent: the effective sample size is {sizes}.")
+
+
+def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
+    def cells(row: Row) -> tuple[str, ...]:
+        most = choose_row_decimals(row)
+        quantiles = (format_percentile(row, p, most=most) for p in chosen)
+        count = "-" if row.count is None else str(row.count)
+        single = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else format_number(row.avg, 4)
+        avg = single if row.count is None else format_number(row.avg, most=most)
+        return (
+            label_row(row),
+            *quantiles,
+            avg,
+            *(format_number(v, most=most) for v in (row.min, row.max, row.std)),
+            count,
+        )
+
+    return TableBlock(
+        ("Metric", *map(name_percentile, chosen), "avg", "min", "max", "std", "count"), tuple(map(cells, rows))
+    )
+
+
+def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
+    """How far the true percentiles may lie from those above."""
+    rows = [row for row in summary.rows if row.plus_minus and row.count]
+    if rows:
+        cells = ((label_row(row), *(format_error_ends(row.plus_minus.get(p)) for p in chosen)) for row in rows)
+        yield Heading("Plus-minus", folded=True)
+        yield TableBlock(("Metric", *map(name_percentile, chosen)), tuple(cells))
+        yield TextBlock(
+            "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
+            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load, and by merged chunks."
+        )
+
+
+def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
+    for breakdown in breakdowns:
+        yield Heading(f"By {breakdown.by} (ms)", folded=True)
+        yield _breakdown(breakdown)
+    if breakdowns:
+        tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
+        wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
+        due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
+        alone = "; by a ramp's limit or rate, ITL is of answers that began and ended under it before the load stopped"
+        due += alone if ITL.tag in tags and any(one.of_ramp for one in breakdowns) else ""
+        first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
+        yield TextBlock(
+            f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * too few values"
+        )
+
+
+def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
+    groups = breakdown.groups
+    with_tokens = any(group.input_tokens is not None for group in groups)
+    total = sum(group.succeeded + group.failed for group in groups) if breakdown.by == BACKEND else 0
+    names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in MAIN_PERCENTILES]
+    titles = [f"{name} {name_percentile(p)}" if p == MAIN_PERCENTILES[0] else name_percentile(p) for name, p in names]
+
+    def cells(group: RequestGroup) -> Iterator[str]:
+        yield truncate_text(group.label, 2 * LABEL)
+        if total:
+            yield f"{(group.succeeded + group.failed) / total:.1%}"
+        yield str(group.succeeded)
+        yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
+        yield from (format_percentile(row, p, 4) for row in group.rows for p in MAIN_PERCENTILES)
+        if with_tokens:
+            yield format_number(group.input_tokens, 4)
+            yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
+
+    share, tokens = ("share",) if total else (), ("input", "cached") if with_tokens else ()
+    head = (breakdown.by, *share, "ok", "failed", *titles, *tokens)
+    return TableBlock(head, tuple(tuple(cells(group)) for group in groups))
+
+
+def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
+    cells = ((label_row(row), *(format_percentile(row, p, 4) for p in chosen), str(row.count)) for row in rows)
+    return TableBlock(("Metric", *map(name_percentile, chosen), "count"), tuple(cells))

@@ -1,0 +1,526 @@
+"""Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
+
+import math
+import re
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from locust_llm.records.record import NOT_STREAMED
+from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.prefix_cache import make_cache_remarks
+from locust_llm.report.sections.server.speculation import Speculation
+from locust_llm.report.selection import SEVERAL, has_too_few_values
+from locust_llm.report.summary import RunCounts, Summary
+from locust_llm.report.time_course import describe_users, format_limit_range
+from locust_llm.slo import published
+from locust_llm.slo.client_verdict import (
+    BLOCKS_ADVICE,
+    FEW,
+    FULL_CORE,
+    IDLE_ADVICE,
+    INVALID,
+    LATE_MS,
+    OK,
+    SEND_LAG,
+    advise_on_processes,
+    measure_signals,
+)
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.intervals import count_needed_values
+from locust_llm.slo.measurement_bias import DOUBTS, list_unaffected_metrics
+from locust_llm.slo.rules import PASSES, POINT, WARNS
+from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
+
+from .latency_parts.text import QUESTION
+
+SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
+MAX_LENGTH_DEVIATION: Final = 0.05
+"""Share; a mean length further from the one asked for gets a warning."""
+MIN_PREFILL_MS_PER_1K: Final = 1.0
+"""No model prefills 1,000 tokens faster: with a billion parameters 2e12 operations, 4 ms of an H100; a stub takes tenths."""
+MIN_CACHED_SHARE: Final = 0.5
+"""Of the input tokens; from there on the prefix cache gets a remark."""
+OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
+"""Rules about these are about arrivals, which a closed loop does not have."""
+BUFFERED: Final = "WARNING: BUFFERED STREAM"
+BUFFER_ADVICE: Final = "The streams were buffered on the way, which merges chunks too: mend that first."
+FIRST_FAILED: Final = "WARNING: each of the first "
+"""How the note of a run begins whose first requests have all failed, with what to do about it."""
+CHANGED: Final = "The client verdict changed:"
+STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
+MAX_LINE_REASONS: Final = 3
+"""Unreadable lines whose reason is in the first line of a report; the notes have more."""
+NOTHING_RECORDED: Final = "no request was recorded in the profiling phase"
+MAX_MISSING: Final = 5
+"""Missing things that the first line of a report names."""
+ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
+OLD_MEANS: Final = re.compile(r"(?:, (?:prefix cache \d+% of prompt tokens|(?:TTFT|queue|prefill) [\d.,]+ m?s))+\.$")
+"""Of the server's counters and histograms, in the notes of older runs: the report has them by itself."""
+MAYBE_WARM: Final = re.compile(
+    r"(--random-seed \d+ sends the same words in each run), so the server's prefix cache may be warm.*"
+)
+"""Of a note from before the load."""
+MIN_MERGED_SHARE: Final = 0.01
+"""Of the chunks; from there on merged ones get a remark."""
+
+
+def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that apply, the run's own notes first."""
+    probe = summary.examination is not None  # its load is artificial: no remarks about it
+    left_out = [QUESTION]  # of an older run: the report answers it itself
+    left_out += [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has it
+    notes = (note for note in run.notes if not note.startswith(tuple(left_out)))
+    yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary) for note in notes))
+    if not probe and not run.imported:
+        yield make_loop_remark(summary.conditions, generates=run.settings.generates)
+        yield from _read_as_open(summary, run)
+    yield from _missing(summary, run)
+    yield from _rejected(summary.counts)
+    if not probe:
+        yield from _lengths(summary.conditions)
+    if not (summary.swept or probe):  # the stages of a sweep have their own
+        yield from () if run.imported else _unrealistic(summary, run)
+        yield from _too_few(summary, run)
+    yield from () if run.imported else _tokens(summary.counts, summary.conditions.succeeded)
+    if run.settings.generates:
+        yield from _without_itl(summary.counts, summary.conditions.succeeded)
+    yield from _chunks(summary.counts, summary.conditions.succeeded)
+    yield from map(format_speculation, summary.speculation)
+    yield from make_cache_remarks(summary.prefix_cache)
+    yield from _clock(summary)
+    yield from _busy(summary)
+    yield from _sent_late(summary)
+    yield from _changed(summary, run)
+
+
+def _of_cache(note: str, summary: Summary) -> str:
+    """A note from before the load, that the prefix cache may be warm, with the share that was measured; empty: it was not
+    warm. Other notes stay as they are."""
+    known = MAYBE_WARM.fullmatch(note)
+    if known is None:
+        return note
+    c, by = summary.conditions, ""
+    share = c.cached_share
+    if share is None:
+        share, by = c.cached_share_by_metrics, ", by its metrics"
+    if share is None:
+        return note
+    if round(share, 2) == 0:
+        return ""
+    cached = f"{share:.0%} of the input tokens came from the server's prefix cache{by}"
+    return f"{cached}. {known[1]}; --fresh-words sends new ones."
+
+
+def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that a reader of the console must know, what went wrong first. The first line has what was lost, and the log
+    when."""
+    found = [remark for remark in make_remarks(summary, run) if not (summary.counts.records_lost and _of_loss(remark))]
+    yield from (remark for remark in found if remark.startswith("ERROR"))
+    yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
+    yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
+
+
+def _of_loss(remark: str) -> bool:
+    return remark.startswith(LOST_WORKER) and NO_RECORD in remark
+
+
+def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
+    """What is missing of the run, or of its reports; its status then is 6."""
+    counts = summary.counts
+    missing = [*run.unread, *run.gaps]
+    if not (summary.conditions.requests or run.gaps or counts.records_lost):
+        missing.append(NOTHING_RECORDED)
+    if counts.records_lost:
+        missing.append(f"{run.lost_in_words}, so counts and rates are too low")
+    if counts.broken_lines:
+        more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
+        first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
+        missing.append(
+            f"{format_count(counts.broken_lines, 'line')} of profile_export.jsonl could not be read ({first})"
+        )
+    if summary.sweep is not None and summary.sweep.missing:
+        missing.append("stages, or parts of them, are missing")
+    return (*missing, *summary.unmade)
+
+
+def format_incomplete_line(summary: Summary, run: Run) -> str | None:
+    """The first line of a report from which something is missing; None of a complete one."""
+    if not (missing := list_missing_parts(summary, run)):
+        return None
+    more = f"; and {len(missing) - MAX_MISSING} more, see the notes" if len(missing) > MAX_MISSING else ""
+    return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
+
+
+def format_stopped_line(summary: Summary, run: Run) -> str | None:
+    """That somebody stopped the run before its end."""
+    if not run.stopped_early:
+        return None
+    after = _cut_after(run) if summary.conditions.cut else None
+    cut = "" if after is None else f", and {after} a second signal (Ctrl-C) cut what was open"
+    return f"STOPPED EARLY: the run was stopped {run.stopped_early}{cut}."
+
+
+def _cut_after(run: Run) -> str | None:
+    """``2 s later``: how long after the stop somebody ended the wait for what was open; None: nobody did."""
+    if run.cut_at is None or run.stopping_at is None:
+        return None
+    return f"{format_duration(max(0.0, run.cut_at - run.stopping_at))} later"
+
+
+def _why_cut(run: Run) -> str:
+    """What ended the wait for requests that were still running."""
+    if (after := _cut_after(run)) is not None:
+        return f"a second signal (Ctrl-C) came, {after.replace('later', 'after the stop')}"
+    grace_s = run.settings.stop_timeout_s
+    return f"the grace period of {grace_s:g} s ended" if grace_s else "the run ended, without a grace period"
+
+
+def was_stream_buffered(run: Run) -> bool:
+    """The streams were held back on the way (server/buffering.py): that merges chunks however fast the load generator is."""
+    return any(note.startswith(BUFFERED) for note in run.notes)
+
+
+def format_verdict_line(summary: Summary, run: Run) -> str | None:
+    """The line above the tables when the load generator distorted the figures; None when it did not."""
+    if summary.client is None or summary.client.level == OK:
+        return None
+    if not summary.conditions.succeeded and summary.examination is None:
+        return None  # there are no figures
+    sound = ", ".join(list_unaffected_metrics(summary.client)) if summary.examination is None else ""
+    effect = (
+        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
+        if summary.client.level == INVALID
+        else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
+    )
+    if summary.examination is None:
+        advice = _for_locustfile(summary.client.advice, run)
+    else:
+        advice = summary.examination.client_advice
+    if was_stream_buffered(run):
+        effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
+        effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
+    said = [effect, capitalise_sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
+    return f"CLIENT {summary.client.level}: {'. '.join(said)}"
+
+
+def _for_locustfile(advice: str, run: Run) -> str:
+    """Code that blocks is looked for only where there is code of the user's."""
+    return f"{advice} {BLOCKS_ADVICE}" if advice == IDLE_ADVICE and run.settings.has_own_code else advice
+
+
+def _stand(summary: Summary, run: Run) -> Iterator[str]:
+    """That rules are decided beside a client verdict below OK."""
+    decided = sum(result.decides and result.status != INCONCLUSIVE for result in summary.slos)
+    by_point = run.settings.slo_mode == POINT and summary.client is not None and summary.client.level != INVALID
+    if decided and not by_point:
+        which, them = ("decided rule stands", "it") if decided == 1 else (f"{decided} decided rules stand", "them")
+        yield f"The {which} all the same: no such error can have turned {them}"
+
+
+def format_slo_line(summary: Summary) -> str | None:
+    """The results of the rules in one line; None without rules."""
+    if summary.slo_status is None:
+        return None
+    by_status = [(word, sum(r.status == status for r in summary.slos)) for status, word in STATUSES]
+    counts = ", ".join(f"{count} {word}" for word, count in by_status if count)
+    warnings = sum(not r.decides for r in summary.slos)
+    kind = "a warn: rule" if warnings == 1 else "warn: rules"
+    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
+
+
+def format_users(conditions: Conditions) -> str:
+    """``6 users``; ``2 to 6 users (4.1 on average)``."""
+    return describe_users(conditions.users, conditions.users_in_force)
+
+
+def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
+    """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
+    s, c = run.settings, summary.conditions
+    whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
+    invalid = s.published_rules == published.FAILS and summary.validity is not None and not summary.validity.valid
+    if summary.slo_status == INCONCLUSIVE and whole and not invalid:  # else the status is about something else
+        yield {
+            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
+            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",
+        }.get(
+            s.inconclusive, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."
+        )
+    if s.slo_mode == POINT and summary.slos:
+        yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
+
+
+def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
+    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission).
+    ``generates``: answers have a first token."""
+    limit = format_limit_range(conditions.limit_in_force) or conditions.prefill_limit
+    gated = limit is not None
+    if conditions.loop == "open" and not generates:
+        return (
+            "Open loop: requests followed a schedule, however slow the server was. Request Latency starts at the send; "
+            "what a request waited before, for a free user or at the gate, is Schedule Delay."
+        )
+    if conditions.loop == "open":
+        gate = f" and at the gate (limit {limit})" if gated else ""
+        return (
+            "Open loop: requests followed a schedule, however slow the server was. Time to First Token starts at the send; "
+            f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
+        )
+    gate = (
+        f" The gate allowed {limit} {'awaiting their first token ' * generates}at a time; Gate Wait is "
+        + (
+            "part of TTFT from Due, not of Time to First Token or Request Latency."
+            if generates
+            else "no part of Request Latency."
+        )
+        if gated
+        else ""
+    )
+    return (
+        "Closed loop: a user sends its next request only after the last answer, so a slow server gets fewer requests, and "
+        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady arrivals, give a rate "
+        f"(--request-rate) in place of the number of users (-u){' and of the prefill limit' * gated}."
+    )
+
+
+def _missing(summary: Summary, run: Run) -> Iterator[str]:
+    """What is not in the figures."""
+    conditions, counts = summary.conditions, summary.counts
+    if not conditions.requests:
+        yield "No request was recorded in the profiling phase: there is nothing to report."
+    if run.stopping_at is None:
+        yield "WARNING: the run did not end cleanly: requests that were still running are missing."
+    if conditions.cut and counts.cut_ages_s is not None:
+        low, high = counts.cut_ages_s
+        ages = f"{low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"{low:.1f} s"
+        none = f", {counts.cut_without_chunk} of them before the first token" * bool(counts.cut_without_chunk)
+        yield (
+            f"{_requests(conditions.cut)} still running when {_why_cut(run)}, and cut at an age of {ages}{none}: in no "
+            "latency above. SLO rules count each with its age, at its best and at its worst."
+        )
+    if conditions.cancelled:
+        yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
+    if counts.turned_away:
+        yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
+    if counts.broken_lines:
+        which = "; ".join(summary.unread)
+        yield (
+            f"WARNING: {format_count(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
+            + (f" ({which})." if which else ".")
+        )
+    yield from (f"WARNING: {what}." for what in run.unread)
+    yield from (f"WARNING: {what}." for what in summary.unmade)
+    if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
+        yield f"The tables show {shown} of the {asked} percentiles asked for: the first ones between 0 and 99.9."
+    if counts.not_streamed and run.settings.generates:
+        slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
+        yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
+
+
+def _lengths(conditions: Conditions) -> Iterator[str]:
+    for what, asked, deviation in (
+        ("input", conditions.asked_input_tokens, conditions.input_deviation),
+        ("output", conditions.asked_output_tokens, conditions.output_deviation),
+    ):
+        if deviation is not None and asked is not None and abs(deviation) > MAX_LENGTH_DEVIATION:
+            side = "above" if deviation > 0 else "below"
+            yield f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the {format_brief(asked)} tokens asked for."
+
+
+def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
+    """Signs of an endpoint that computes less than real requests would need: a stub, a cache, repeated prompts."""
+    s, c, g = run.settings, summary.conditions, summary.growth
+    if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
+        yield (
+            f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to {g.short_tokens:,.0f} tokens, "
+            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% "
+            f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test measures no model, which "
+            "must read the whole prompt."
+        )
+    if c.cached_share is not None and c.cached_share > MIN_CACHED_SHARE:
+        turns = c.turns_per_session is not None
+        shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts or s.prefix_cache_hit_rate)
+        why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
+        yield (
+            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache, "
+            + (
+                f"because of {why}: TTFT is that of such a load."
+                if why
+                else "though no shared prefix was asked for: prompts repeat, and TTFT is lower than with new prompts."
+            )
+        )
+    sent = c.sessions or c.requests
+    if run.dataset_sessions and sent > run.dataset_sessions:
+        yield (
+            f"WARNING: {sent} sessions came from a dataset of {run.dataset_sessions}: each prompt was sent "
+            f"{sent / run.dataset_sessions:.1f} times, and a prefix cache saves the prefill of a repeat."
+        )
+
+
+def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
+    """Rules about arrivals in a closed loop, which has none."""
+    if summary.conditions.loop == "open":
+        return
+    judged = {result.rule for result in summary.slos}
+    metrics = {
+        rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
+    }
+    if metrics:
+        users = "these users" if summary.conditions.users is None else format_users(summary.conditions)
+        yield (
+            f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
+            "whether the server keeps up with arrivals takes an open loop (--request-rate)."
+        )
+
+
+def _too_few(summary: Summary, run: Run) -> Iterator[str]:
+    """A percentile that one or two requests decide."""
+    count = summary.conditions.succeeded
+    few = [p for p in sorted(run.settings.columns) if count and has_too_few_values(count, p)]
+    overloaded = summary.delivery is not None and summary.delivery.overload is not None  # then more load is no help
+    advice = "" if overloaded else " Run longer (-t), or send more (--request-count)."
+    for p in few[:1]:
+        above = " and above" * (len(few) > 1)
+        yield (
+            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the slowest of them: p{p:g} takes "
+            f"{math.ceil(100 / (100 - p))} requests, and {count_needed_values(p)} for both ends of its interval.{advice}"
+        )
+
+
+def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
+    if succeeded and counts.tokens_from_usage == succeeded:
+        yield "Tokens: counted by the server (usage) for every request."
+    elif succeeded:
+        yield (
+            f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests; of "
+            f"{counts.tokens_from_chunks} they are estimated as one per chunk, of {counts.tokens_unknown} unknown. Token "
+            "rates and Inter Token Latency are only as good as that; gaps are between chunks, whatever these hold."
+        )
+
+
+def _rejected(counts: RunCounts) -> Iterator[str]:
+    """Counts of the server's that were not taken."""
+    if not counts.rejected_counts:
+        return
+    each = (
+        f"{name} of {format_count(requests, 'request')} ({value}{', for one' * (requests > 1)})"
+        for name, (requests, value) in sorted(counts.rejected_counts.items())
+    )
+    yield (
+        f"WARNING: the server's usage contradicts its answers, and these counts were not taken: {', '.join(each)}. Output "
+        "tokens were then taken from total_tokens, reasoning included, or counted as one per chunk."
+    )
+
+
+def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
+    """Requests of which nobody knows when their tokens came."""
+    why = {reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED}
+    if not why:
+        return
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
+    yield (
+        f"{sum(why.values()):,} of {format_count(succeeded, 'request')} have no Inter Token Latency, and no token rate per user: "
+        f"{reasons}."
+    )
+
+
+def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:
+    """What is of chunks and what of tokens, where these differ."""
+    tokens = counts.tokens_per_chunk
+    if tokens is None or tokens <= SEVERAL:
+        return
+    known = counts.chunks_counted == succeeded
+    yield (
+        f"A chunk held {tokens:.2f} tokens on average ({'counted' if known else 'all tokens over all chunks, not counted'} "
+        "with each chunk; speculative decoding, an interval of the server's, or a server too busy to write each token "
+        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
+        f"{'.' if known else ESTIMATED}"
+    )
+
+
+def format_speculation(of: Speculation) -> str:
+    """``Speculative decoding (vLLM): 61.7 % of 2,000 draft tokens were accepted, ...``."""
+    where = f"{of.engine}, {of.source}" if of.source else of.engine
+    if of.drafted is None:
+        return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
+    steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+    source = f"as {format_count(of.answers, 'answer')} reported" if of.answers else ""
+    source = source or f"by its counters over {format_duration(of.window_s)} of the profiling phase"
+    return (
+        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, {source}."
+    )
+
+
+def _clock(summary: Summary) -> Iterator[str]:
+    counts = summary.counts
+    if counts.chunks and counts.merged_chunks / counts.chunks >= MIN_MERGED_SHARE:
+        yield (
+            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together with others): the gaps "
+            "beside them are not in Inter Chunk Latency, and Longest Stall may be too long."
+        )
+    elif counts.gaps_left_out:
+        yield (
+            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was read together with "
+            "something else (usage, the end of the answer), so its stamp may be a little late."
+        )
+    if counts.ttft_upper_bounds:
+        yield (
+            f"The first chunk of {format_count(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
+            "come sooner: Time to First Token is an upper bound there."
+        )
+    if counts.retransmits:
+        yield f"The network lost packets: {format_count(counts.retransmits, 'TCP segment')} to the server retransmitted."
+    if not counts.gaps_exact:
+        yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
+    if summary.conditions.clock not in ("", "kernel", "tool"):
+        yield f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
+
+
+def _busy(summary: Summary) -> Iterator[str]:
+    for e in summary.evidence:
+        if e.cpu_share is not None and e.cpu_share > FULL_CORE:
+            yield (
+                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
+                f"throughput, not the server. {advise_on_processes([e])}"
+            )
+
+
+def _sent_late(summary: Summary) -> Iterator[str]:
+    """One request of few, which decides nothing."""
+    for e in summary.evidence:
+        sending = next((signal for signal in measure_signals(e) if signal.what == SEND_LAG), None)
+        latest_ms, share = e.latest_send_ms, e.late_share
+        if sending is None or sending.level != OK or e.requests >= FEW or latest_ms is None or share is None:
+            continue
+        if latest_ms > LATE_MS[0]:
+            begin = "WARNING: the" if latest_ms > LATE_MS[1] else "The"
+            yield (
+                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests {format_brief(latest_ms, ' ms', 3)} late. "
+                f"That is {share:.1%} of the requests' time, so it does not lower the client verdict."
+            )
+
+
+def _changed(summary: Summary, run: Run) -> Iterator[str]:
+    """The client verdict at the end, where it is not the one that was shown last while the run was on."""
+    live, end = run.client_live, summary.client
+    if (
+        live is None
+        or end is None
+        or live.level == end.level
+        or not summary.conditions.succeeded
+        or (summary.swept and summary.paired is None)
+    ):
+        return
+    before, after = _why(live.signals.keys() - end.signals.keys()), _why(end.signals.keys() - live.signals.keys())
+    yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
+
+
+def _why(signals: AbstractSet[str]) -> str:
+    """`` (chunks came merged, TTFT may be too high)``"""
+    found = sorted(DOUBTS[signal].why if signal in DOUBTS else signal for signal in signals)
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _requests(count: int) -> str:
+    return f"{format_count(count, 'request')} {'was' if count == 1 else 'were'}"

@@ -1,0 +1,1 @@
+"""Outages: when nothing answered."""

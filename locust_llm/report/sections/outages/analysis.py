@@ -1,0 +1,85 @@
+"""Outages: when nothing answered, from the records alone.
+
+A server answers from the first chunk of an answer to its last one, and at the moment of a refusal with a status. Where it
+does neither, and several requests end without any answer, it is down, or hangs.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from locust_llm.records.record import CUT, OK
+from locust_llm.records.run import Run
+from locust_llm.report.sections.outages.model import Outage
+from locust_llm.report.selection import Floats, RequestSelection
+
+MIN_REQUESTS: Final = 3
+"""Requests without an answer; fewer may be their own doing."""
+MIN_S: Final = 1.0
+PATIENCE: Final = 3.0
+"""So many times the longest time to a first token pass before requests that were only cut tell anything."""
+OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
+"""Ends of requests that are no sign of a silent server."""
+
+
+def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
+    """In their order; none where nothing was ever answered, as then there is nothing else to report."""
+    ok = main.outcome(OK)
+    if not ok.size or run.imported or run.settings.compares:
+        return ()
+    silent = main.where(_unanswered(main))
+    if silent.size < MIN_REQUESTS:
+        return ()
+    start, last = main.span()
+    end = min(last, run.stopping_at or last)
+    return tuple(_found(main, silent, ok, (start, end, last), run.profiling_at))
+
+
+def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
+    """Which have no status, nor a chunk."""
+    own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]
+    return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
+
+
+def _found(
+    main: RequestSelection,
+    silent: RequestSelection,
+    ok: RequestSelection,
+    span: tuple[float, float, float],
+    profiling_at: float,
+) -> Iterator[Outage]:
+    start, end, last = span
+    closed, cut = np.sort(silent["closed_at"]), silent.outcome(CUT).size
+    longest_s = float(np.nanmax(ok["ttft_s"])) if (~np.isnan(ok["ttft_s"])).any() else 0.0
+    for began, ended in _stretches(main, start, last):
+        count = int(((closed > began) & (closed <= ended)).sum())
+        until = end if ended >= last else ended
+        needed_s = PATIENCE * longest_s if count <= cut else MIN_S
+        if count < MIN_REQUESTS or until - began < max(MIN_S, needed_s):
+            continue
+        yield Outage(
+            began_s=max(0.0, began - profiling_at) if began > start else 0.0,
+            ended_s=None if ended >= last else ended - profiling_at,
+            seconds=min(ended, last) - began,
+            unanswered=count,
+        )
+
+
+def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tuple[float, float]]:
+    """Between two times in which there was an answer, before the first and behind the last one."""
+    began, ended = _answering(main)
+    order = np.argsort(began, kind="stable")
+    began, ended = began[order], np.maximum.accumulate(ended[order])
+    edges = np.concatenate(([start], ended)), np.concatenate((began, [last]))
+    for one, other in zip(*edges, strict=True):
+        if other - one >= MIN_S:
+            yield float(one), float(other)
+
+
+def _answering(main: RequestSelection) -> tuple[Floats, Floats]:
+    """(from, to) of each request that was answered: its chunks, or the end of a refusal and of an answer in one piece."""
+    first, last, closed = main["first_chunk_at"], main["last_chunk_at"], main["closed_at"]
+    streamed = ~np.isnan(last)
+    whole = ~streamed & ~np.isnan(main["status"])
+    return np.concatenate((first[streamed], closed[whole])), np.concatenate((last[streamed], closed[whole]))

@@ -1,0 +1,260 @@
+"""Prefix cache: the share of the input tokens that repeats, as asked for, as the prompts imply it, and as the server had it.
+
+What the prompts imply is exact for a cache of whole blocks that drops the block used longest ago, one request after the
+other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block is dropped first, and at least one token is
+always computed. Requests that run side by side can share less (of two that come at once both compute) or find less room.
+"""
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.record import OK, Record
+from locust_llm.records.run import Run
+from locust_llm.records.server_metrics import EngineHistory, counter_increase
+
+BLOCK: Final = 16
+_HEAD: Final = -1
+"""The line of the blocks that all requests begin with."""
+BY_USAGE: Final = "by usage (answered requests)"
+BY_METRICS: Final = "by the server's metrics (all requests, readings of the profiling phase)"
+"""What each of the two shares that the server delivered is of."""
+MAX_OFF: Final = 0.02
+"""Between two of the three shares; more gets a warning."""
+
+
+class CacheRequest(NamedTuple):
+    """What a cache sees of a request; all in tokens."""
+
+    prefix: int | None
+    """The number of the prefix that it begins with; None: it has no other's."""
+    shared: int
+    """Of it in common with the others of this number, from the first token on."""
+    input_tokens: int
+    output_tokens: int = 0
+
+
+def simulate_cache_hits(
+    requests: Iterable[CacheRequest], block: int = BLOCK, capacity: int | None = None, head: int = 0
+) -> Iterator[int]:
+    """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in tokens; None: no end.
+    ``head``: tokens that all requests begin with."""
+    cache = _Cache(None if capacity is None else capacity // block)
+    for request in requests:
+        shared = head if request.prefix is None else max(head, request.shared)
+        shared, trunk = (min(tokens, request.input_tokens) // block for tokens in (shared, head))
+        found = cache.found(_HEAD, trunk)
+        if found == trunk < shared:
+            found = max(found, cache.found(request.prefix, shared))
+        yield min(found, (request.input_tokens - 1) // block) * block
+        # the last block is dropped first: it counts as used before the others
+        cache.use(None, shared, (request.input_tokens + max(0, request.output_tokens - 1)) // block)
+        cache.use(request.prefix, trunk, shared)
+        cache.use(_HEAD, 0, trunk)
+        cache.drop()
+
+
+class _Cache:
+    """Blocks that were used together are one segment: the work is a request's, not a block's. Those of one line (a prefix)
+    lie end to end, the first blocks used last."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most, self._held, self._uses = most, 0, 0
+        self._segments: OrderedDict[int, list[int]] = OrderedDict()
+        """[first block, end] by the number of the use, the oldest first."""
+        self._line_of: dict[int, int | None] = {}
+        self._lines: defaultdict[int | None, deque[int]] = defaultdict(deque)
+        """Uses of each line, the deepest and oldest first."""
+
+    def found(self, line: int | None, most: int) -> int:
+        """How many of the first blocks of a line are there."""
+        uses = self._lines[line]
+        return min(self._segments[uses[0]][1], most) if uses else 0
+
+    def use(self, line: int | None, first: int, end: int) -> None:
+        """These blocks, now; of no line: new ones."""
+        if first >= end:
+            return
+        uses = self._lines[line] if line is not None else deque[int]()
+        while uses and end >= self._segments[uses[-1]][1]:
+            self._forget(uses.pop())
+        if uses and (segment := self._segments[uses[-1]])[0] < end:
+            self._held -= end - segment[0]
+            segment[0] = end
+        self._uses += 1
+        uses.append(self._uses)
+        self._segments[self._uses], self._line_of[self._uses] = [first, end], line
+        self._held += end - first
+
+    def drop(self) -> None:
+        """What does not fit, of the oldest segments the deepest blocks first."""
+        while self._most is not None and self._held > self._most:
+            use, segment = next(iter(self._segments.items()))
+            count = min(self._held - self._most, segment[1] - segment[0])
+            segment[1] -= count
+            self._held -= count
+            if segment[0] == segment[1]:
+                if (line := self._line_of[use]) is not None:
+                    self._lines[line].popleft()
+                self._forget(use)
+
+    def _forget(self, use: int) -> None:
+        first, end = self._segments.pop(use)
+        self._held -= end - first
+        del self._line_of[use]
+
+
+class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares are of the input tokens of the successful requests of the profiling phase."""
+
+    asked: float
+    implied: float | None
+    """By ``hits``; None: the server counted no input tokens."""
+    delivered: float | None
+    """By ``usage``; None: no answer has the count."""
+    by_metrics: float | None
+    """By ``cached_by_metrics``: of all requests of this time, those that failed or were cut among them."""
+    prefixes: int
+    """How many came."""
+    working_set: int
+    """Tokens of all of them, of each the longest that came."""
+    block: int
+    capacity: int | None
+    """Tokens that the cache holds; None: unknown, ``implied`` is then of one without end."""
+
+
+class _Row(NamedTuple):
+    sent_at: float
+    main: bool
+    """Of the profiling phase."""
+    cached: int | None
+    sent: CacheRequest
+    asked: int
+    """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
+
+
+def measure_prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) -> PrefixCache | None:
+    """None: no share was asked for. ``by_metrics``: see ``cached_by_metrics``."""
+    s = run.settings
+    if s.prefix_cache_hit_rate is None:
+        return None
+    told = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
+    block = s.cache_block_size or told.get("block_size") or BLOCK
+    capacity = s.cache_tokens or told.get("num_gpu_blocks", 0) * told.get("block_size", 0) or None
+    rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
+    sent, depth = _counted(rows)
+    # the records of a stage are without those that came before it
+    before = [] if any(not row.main for row in rows) else [CacheRequest(n, depth[n], depth[n]) for n in sorted(depth)]
+    implied = list(simulate_cache_hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
+    main = [(count, row.cached, row.sent.input_tokens) for count, row in zip(implied, rows, strict=True) if row.main]
+    known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
+    return PrefixCache(
+        asked=s.prefix_cache_hit_rate / 100,
+        implied=_share(sum(row[0] for row in main), sum(row[2] for row in main)),
+        delivered=_share(sum(row[0] for row in known), sum(row[1] for row in known)),
+        by_metrics=by_metrics,
+        prefixes=len(depth),
+        working_set=sum(depth.values()),
+        block=block,
+        capacity=capacity,
+    )
+
+
+def _row(record: Record) -> _Row | None:
+    if record.outcome != OK or record.sent_at is None or not record.input_tokens:
+        return None
+    sent = CacheRequest(record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0)
+    at, main = record.sent_at + record.clock_offset_s, record.phase == PROFILING
+    return _Row(at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens)
+
+
+def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
+    """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix are an estimate: they are
+    off as those of the prompts that begin with it, by the server's count, are off on average."""
+    made, counted = Counter[int | None](), Counter[int | None]()
+    for row in rows:
+        made[row.sent.prefix] += row.asked
+        counted[row.sent.prefix] += row.sent.input_tokens
+    sent = [
+        row.sent._replace(shared=round(row.sent.shared * counted[row.sent.prefix] / made[row.sent.prefix]))
+        for row in rows
+    ]
+    depth: dict[int, int] = {}
+    for one in sent:
+        if one.prefix is not None:
+            depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
+    return sent, depth
+
+
+def find_cached_share(history: EngineHistory, run: Run) -> float | None:
+    """The share of the tokens looked up in the prefix cache that were there, between the first and the last reading of the
+    profiling phase: what came before, a warmup with an empty cache, is not in it. None: the server's metrics do not have
+    it."""
+    ended_at = run.stopping_at or run.ended_at or float("inf")
+    queried = found = 0.0
+    for name in history.names:
+        samples = history.inside(name, run.profiling_at, ended_at)
+        queried += counter_increase(samples, "cache_queries") or 0.0
+        found += counter_increase(samples, "cache_hits") or 0.0
+    return _share(found, queried)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def describe_prefix_cache(of: PrefixCache) -> str:
+    """Of the conditions."""
+    room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
+    sets = f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
+    return (
+        f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} tokens, a cache of {room}); "
+        f"delivered {_percent(of.delivered)} {BY_USAGE}, {_percent(of.by_metrics)} {BY_METRICS}"
+    )
+
+
+def describe_cached_input(by_usage: float | None, by_metrics: float | None) -> str:
+    """Of the conditions: one figure, with what it is of."""
+    if by_usage is not None:
+        return f"{by_usage:.1%} {BY_USAGE}"
+    return "unknown" if by_metrics is None else f"{by_metrics:.1%} {BY_METRICS}"
+
+
+def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
+    """Where two of the shares are more than MAX_OFF apart, and which."""
+    if of is None:
+        return
+    had = of.delivered if of.delivered is not None else of.by_metrics
+    if of.delivered is None:
+        why = "vLLM does with --enable-prompt-tokens-details"
+        yield f"The server does not say in usage how many tokens of a prompt were cached ({why})."
+    if of.implied is not None and abs(of.implied - of.asked) > MAX_OFF:
+        full = of.capacity is not None and of.working_set > of.capacity
+        why = (
+            f"the working set of {of.working_set:,} tokens does not fit into the cache of {of.capacity:,}" if full
+            else "its own text takes a part of each prompt, or of the cache, and only whole blocks repeat"
+        )  # fmt: skip
+        yield (
+            f"WARNING: {of.asked:.1%} of the input tokens were to come from the prefix cache, and these prompts imply "
+            f"{of.implied:.1%}: {why}."
+        )
+    if had is not None and of.implied is not None and abs(had - of.implied) > MAX_OFF:
+        yield (
+            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the prefix cache, and "
+            f"the server delivered {had:.1%}: "
+            + (
+                "its cache is off, smaller than the working set, has other blocks, or a router sent them elsewhere."
+                if had < of.implied
+                else "it finds more than the prefixes that were made to repeat."
+            )
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.1%}"

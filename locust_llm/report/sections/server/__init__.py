@@ -1,0 +1,1 @@
+"""Server: what the server's own metrics add: histograms, speculative decoding."""

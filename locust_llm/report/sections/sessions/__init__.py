@@ -1,0 +1,1 @@
+"""Sessions: their latency, depth and width, and one session turn by turn."""

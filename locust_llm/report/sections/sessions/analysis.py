@@ -1,0 +1,208 @@
+"""Sessions: what whole sessions came to: turns, depth, width, latency, time in tools, and figures by depth and by turn."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.records.record import OK, RETRIED, Record
+
+MAX_GROUPS: Final = 10
+"""Rows of a table by turn or by depth; what lies beyond is together in the last one."""
+MAX_SESSIONS: Final = 100_000
+"""Of which figures are made, the first ones; 200 bytes a turn are kept."""
+
+
+class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Answered turns of one depth, or of one number."""
+
+    first: int
+    last: int
+    """Both from 1; equal: it is one."""
+    turns: int
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    """None: none was streamed."""
+    input_tokens: float | None
+    """Mean."""
+    cached: float | None
+    """Share of the input tokens; None: the server told none."""
+
+
+class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the sessions of the profiling phase that have more than one turn, or could have had."""
+
+    sessions: int
+    complete: int
+    """All their turns were answered; the latencies are of these. Of sessions that code leads the last of each user is not
+    counted: nobody knows whether it had more turns."""
+    turns: int
+    """Requests of all."""
+    unsent: int
+    """Turns that were never sent because one that they wait for failed."""
+    turns_mean: float
+    depth: int
+    """The longest way from a first turn to a last one, in turns; of all sessions the most."""
+    width: int
+    """Requests of one session under way at a time; of all sessions the most."""
+    latency_s: tuple[float, float, float] | None
+    """p50, p90 and p99 from the first send to the last end; None: none is complete."""
+    model_share: float | None
+    """Of that time, a request was under way; on average."""
+    tool_s: float | None
+    """Time in tools, of a complete session, summed over its branches; on average. None: no turn had one."""
+    by_depth: tuple[TurnGroup, ...]
+    by_turn: tuple[TurnGroup, ...]
+    """Empty where it would say the same."""
+    example: str
+    """Id of the complete session of median latency; empty: none is complete."""
+
+
+class _Turn(msgspec.Struct, gc=False):
+    number: int
+    after: tuple[int, ...]
+    sent_at: float
+    closed_at: float
+    ttft_s: float | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    tool_s: float | None
+    ok: bool
+    depth: int = 1
+
+
+def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary | None:
+    """Read the stream once. None: no session has a second turn."""
+    found: dict[str, list[_Turn]] = {}
+    turns: dict[str, int] = {}
+    last: dict[tuple[str, int], str] = {}
+    unsent = 0
+    for record in records:
+        if record.phase != phase or not record.session or record.outcome == RETRIED:
+            continue
+        if record.session not in found:
+            if len(found) == MAX_SESSIONS:
+                continue
+            found[record.session] = []
+        unsent += record.unsent
+        found[record.session].append(_turn(record))
+        last[record.worker, record.user] = record.session
+        if record.turns is not None:
+            turns[record.session] = record.turns
+    found = {name: some for name, some in found.items() if len(some) > 1 or turns.get(name, 1) > 1}
+    if not found:
+        return None
+    for some in found.values():
+        _measure_depths(some)
+    open_ended = {name for name in last.values() if name not in turns}  # the run may have ended it: nobody knows
+    complete = [
+        some
+        for name, some in found.items()
+        if all(t.ok for t in some) and len(some) == turns.get(name, len(some)) and name not in open_ended
+    ]
+    spans = np.array([_span(some) for some in complete])
+    every = [turn for some in found.values() for turn in some]
+    tools = [sum(turn.tool_s or 0.0 for turn in some) for some in complete]
+    return SessionsSummary(
+        sessions=len(found),
+        complete=len(complete),
+        turns=len(every),
+        unsent=unsent,
+        turns_mean=len(every) / len(found),
+        depth=max(turn.depth for turn in every),
+        width=max(map(_width, found.values())),
+        latency_s=None if not complete else tuple(np.percentile(spans, (50, 90, 99)).tolist()),
+        model_share=_mean([_busy_s(some) / _span(some) for some in complete if _span(some) > 0]),
+        tool_s=_mean(tools) if any(turn.tool_s is not None for turn in every) else None,
+        by_depth=_grouped([(turn.depth, turn) for turn in every]),
+        by_turn=()
+        if all(turn.depth == turn.number + 1 for turn in every)
+        else _grouped([(turn.number + 1, turn) for turn in every]),
+        example=_middle(found, complete, spans),
+    )
+
+
+def _turn(record: Record) -> _Turn:
+    """Of one that was not sent all is at the moment when it ended."""
+    before = (record.turn - 1,) if record.turn else ()
+    sent_at = record.closed_at if record.sent_at is None else record.sent_at
+    return _Turn(
+        record.turn, before if record.after is None else record.after, sent_at + record.clock_offset_s,
+        record.closed_at + record.clock_offset_s, record.ttft_s, record.input_tokens, record.cached_tokens,
+        record.tool_s, record.outcome == OK,
+    )  # fmt: skip
+
+
+def _measure_depths(turns: list[_Turn]) -> None:
+    """1 for a turn that waits for none, else one more than the deepest that it waits for; what has no record is left out."""
+    turns.sort(key=lambda turn: turn.number)
+    depths: dict[int, int] = {}
+    for turn in turns:
+        turn.depth = depths[turn.number] = 1 + max((depths.get(before, 0) for before in turn.after), default=0)
+
+
+def _span(turns: Sequence[_Turn]) -> float:
+    return max(turn.closed_at for turn in turns) - min(turn.sent_at for turn in turns)
+
+
+def _busy_s(turns: Sequence[_Turn]) -> float:
+    """How long at least one of its requests was under way."""
+    busy_s, until = 0.0, float("-inf")
+    for turn in sorted(turns, key=lambda turn: turn.sent_at):
+        busy_s += max(0.0, turn.closed_at - max(turn.sent_at, until))
+        until = max(until, turn.closed_at)
+    return busy_s
+
+
+def _width(turns: Sequence[_Turn]) -> int:
+    """One that ends when another begins is not beside it."""
+    moments = sorted([(turn.sent_at, 1) for turn in turns] + [(turn.closed_at, -1) for turn in turns])
+    most = open_now = 0
+    for _, step in moments:
+        open_now += step
+        most = max(most, open_now)
+    return most
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _grouped(turns: list[tuple[int, _Turn]]) -> tuple[TurnGroup, ...]:
+    """By number: each has a row, the last row all beyond it."""
+    groups: defaultdict[int, list[_Turn]] = defaultdict(list)
+    for number, turn in turns:
+        if turn.ok:
+            groups[min(number, MAX_GROUPS)].append(turn)
+    highest = max((number for number, turn in turns if turn.ok), default=0)
+    return tuple(
+        _group(number, highest if number == MAX_GROUPS else number, some) for number, some in sorted(groups.items())
+    )
+
+
+def _group(first: int, last: int, turns: list[_Turn]) -> TurnGroup:
+    ttfts = [turn.ttft_s for turn in turns if turn.ttft_s is not None]
+    counted = [
+        (turn.input_tokens, turn.cached_tokens)
+        for turn in turns
+        if turn.input_tokens and turn.cached_tokens is not None
+    ]
+    tokens = [turn.input_tokens for turn in turns if turn.input_tokens is not None]
+    return TurnGroup(
+        first=first, last=last, turns=len(turns),
+        ttft_p50_s=float(np.percentile(ttfts, 50)) if ttfts else None,
+        ttft_p95_s=float(np.percentile(ttfts, 95)) if ttfts else None,
+        input_tokens=_mean(tokens),
+        cached=sum(cached for _, cached in counted) / sum(count for count, _ in counted) if counted else None,
+    )  # fmt: skip
+
+
+def _middle(found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: NDArray[np.float64]) -> str:
+    """Id of the complete session in the middle, by latency."""
+    if not complete:
+        return ""
+    middle = complete[int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])]
+    return next(name for name, turns in found.items() if turns is middle)

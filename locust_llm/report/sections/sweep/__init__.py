@@ -1,0 +1,1 @@
+"""Sweep: its stages, its knees, what follows for an operator."""

@@ -1,0 +1,265 @@
+"""Findings of a sweep for the operator of the server or a gateway; one sentence or two each."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
+from typing import Final
+
+import numpy as np
+
+from locust_llm.records.run import Run, Stage
+from locust_llm.report.summary import Knee, LoadLevel, Row, Summary, SweepSummary
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
+from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import format_plain_number
+from locust_llm.text.format import format_brief, format_supported
+
+from .knee import NORMAL, SLO, describe_levels, find_knees
+
+MAX_EARLY: Final = 8.0
+"""Times the lowest stage; the early slope is over the stages up to there."""
+MAX_LOWEST: Final = 2.0
+"""Users; from a higher lowest stage no early slope is reported, as a busy server is slower whatever the prompts."""
+MIN_STEEP: Final = 0.25
+MAX_FLAT: Final = 0.1
+"""Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on an H100, from 1 to 8) it
+is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 for 8,000 / 100, 0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for
+550 / 128, 0.02 for 200 / 64. TTFT shows less of it: a prefill is as fast as alone, and the decoding requests get slower."""
+MIN_KEPT: Final = 0.9
+"""Share of the best; goodput below it has fallen, throughput above it has not."""
+
+
+def describe_sweep_findings(
+    axis: str, levels: Sequence[LoadLevel], knees: Sequence[Knee], settings: Settings
+) -> Iterator[str]:
+    """``levels``: in rising order of their values; only valid ones are used."""
+    sound = [level for level in levels if level.sound]
+    if axis == CONCURRENCY:
+        yield from describe_latency_slope(sound)
+    yield from _wasted(axis, sound)
+    highest = next((knee.value for knee in knees if knee.rule == SLO), None)
+    for level in sound:
+        if level.value == highest:
+            yield from _gateway(axis, level)
+            yield from _cost(axis, level, settings)
+
+
+def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
+    """How fast the median latency grows with the first users: the longer the prompts, the more each prefill delays the other
+    requests. Nothing where that was not measured."""
+    early = [
+        (level, p50)
+        for level in sound
+        if level.value <= MAX_EARLY * sound[0].value and (p50 := _p50(level, "request_latency")) is not None and p50 > 0
+    ]
+    if len(early) < 3 or early[0][0].value > MAX_LOWEST:
+        return
+    (first, low), (last, high) = early[0], early[-1]
+    users, latency = np.log([[level.value, p50] for level, p50 in early]).T
+    steepness = float(np.polyfit(users, latency, 1)[0])
+    others = (
+        f"{name} x{format_brief(after / before, digits=2)}"
+        for name, tag in (("TTFT", "time_to_first_token"), ("ITL", "inter_token_latency"))
+        if (before := _p50(first, tag)) and (after := _p50(last, tag)) is not None
+    )
+    grown = ", ".join((f"request latency x{format_brief(high / low, digits=2)}", *others))
+    if steepness >= MIN_STEEP:
+        what = (
+            f"steep (from {MIN_STEEP:g}): the prompts are long for this server, or it computes few at a time. Each request "
+            "delays the others, so set limits close to the knee"
+        )
+    elif steepness < MAX_FLAT:
+        what = f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has capacity left"
+    else:
+        what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
+    yield (
+        f"Early slope: from {describe_levels(CONCURRENCY, first)} to {format_plain_number(last.value)} the medians grow: {grown}. The slope of log "
+        f"request latency over log concurrency is {steepness:.2f}, {what}."
+    )
+
+
+def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
+    """Where more load keeps the throughput and costs goodput."""
+    known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
+    if not known:
+        return
+    (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
+    before, after = _throughput(best), _throughput(last)
+    if last.value > best.value and least < MIN_KEPT * most and before and after and after >= MIN_KEPT * before:
+        yield (
+            f"Beyond {describe_levels(axis, best)} goodput falls, from {_known(most, best)} to {_known(least, last)} good requests/s "
+            f"at {format_plain_number(last.value)}, while throughput stays at {after / before:.0%}."
+        )
+
+
+def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:
+    """Rates of the highest stage within the SLO: what a gateway may let through."""
+    if level.requests_per_s is None:
+        return
+    tokens = [
+        f"{_known(60 * per_s, level)} {what} tokens"
+        for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
+        if per_s is not None
+    ]
+    parallel = (
+        f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
+    )
+    amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
+    yield f"Limits for a gateway, at the SLO ({describe_levels(axis, level)}): {amounts} per minute{parallel}."
+
+
+def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
+    per_s, gpus = level.output_tokens_per_s, settings.gpus
+    if not gpus or not per_s:
+        return
+    cost = ""
+    if settings.gpu_hour is not None:
+        million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
+        cost = f"; a million output tokens cost {_known(million, level)} (at {settings.gpu_hour:g} per GPU hour)"
+    count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    yield f"At the SLO ({describe_levels(axis, level)}), on {count}: {_known(per_s / gpus, level)} output tokens/s per GPU{cost}."
+
+
+def _known(value: float, level: LoadLevel) -> str:
+    """A rate of a stage, or what follows from one, as well as its requests a second are known."""
+    rate, error = level.requests_per_s, level.requests_per_s_error
+    return format_supported(value, None if error is None or not rate else NORMAL * error / rate * value, digits=3)
+
+
+def _throughput(level: LoadLevel) -> float | None:
+    """Output tokens a second, else requests a second."""
+    return level.requests_per_s if level.output_tokens_per_s is None else level.output_tokens_per_s
+
+
+def _p50(level: LoadLevel, tag: str) -> float | None:
+    row = level.latencies.get(tag)
+    return None if row is None else row.percentiles.get(50.0)
+
+
+# -- sweeps ----------------------------------------------------------------------------------------------------------
+
+LATENCIES: Final = (TTFT.tag, ITL.tag, TTFT_FROM_DUE.tag, "request_latency", GATE_WAIT.tag, PER_USER.tag)
+"""Rows of a stage."""
+SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
+"""Percentiles whose spread over repeats is shown."""
+
+
+def summarise_sweep(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
+    """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its own (``Run.stage`` is
+    set); ``missing``: a sentence for each other one."""
+    axis = find_sweep_axis(run)
+    levels = [make_load_level(stage, summary) for stage, summary in stages]
+    levels.sort(key=lambda level: level.value)
+    found = find_knees(axis, levels)
+    good = next((summary.good for _, summary in stages if summary.good is not None), None)
+    return SweepSummary(
+        axis=axis,
+        unit=AXES.get(axis, ""),
+        levels=tuple(levels),
+        ended=_ended(run, levels),
+        conditions="" if good is None else good.conditions,
+        knees=found,
+        findings=() if axis == REPEAT else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
+        spread=compute_repeat_spread(levels) if axis == REPEAT else (),
+        missing=tuple(missing),
+    )
+
+
+def is_ended_by_time(run: Run, stage: Stage) -> bool:
+    """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself."""
+    timed = find_sweep_axis(run) != REPEAT and run.sweep_end.startswith(ENDED[TIME_UP])
+    return timed and stage.why == STOPPED and stage.number == run.stages[-1].number
+
+
+def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
+    """Why the sweep ended, and in which stage where its time did not reach for the stage."""
+    last = next((stage for stage in run.stages if is_ended_by_time(run, stage)), None)
+    if last is None:
+        return run.sweep_end
+    measured = any(level.number == last.number and level.requests for level in levels)
+    nothing = "" if measured else ", of which no request was measured"
+    return f"{run.sweep_end} (-t), in stage {last.number} ({find_sweep_axis(run)} {last.value:g}){nothing}"
+
+
+def find_sweep_axis(run: Run) -> str:
+    """The axis of its stages."""
+    return (run.settings.sweep or REPEAT).partition("=")[0].strip()
+
+
+def make_load_level(run: Run, summary: Summary) -> LoadLevel:
+    """A stage as a row."""
+    stage, c, good, steady = run.stage, summary.conditions, summary.good, summary.steady
+    beside = summary.interference
+    rows = {row.tag: row for row in summary.rows}
+
+    def rate(tag: str) -> float | None:
+        return rows[tag].avg if tag in rows else None
+
+    return LoadLevel(
+        number=stage.number if stage else 0,
+        value=stage.value if stage else 0.0,
+        users=c.users,
+        duration_s=c.duration_s,
+        requests=c.requests,
+        succeeded=c.succeeded,
+        warmup=stage.warmup if stage else 0,
+        failure_rate=c.failure_rate,
+        residual=stage.residual if stage else None,
+        why=stage.why if stage else "",
+        client=c.client_verdict,
+        client_reasons=() if summary.client is None else summary.client.reasons,
+        requests_per_s=rate("request_throughput"),
+        input_tokens_per_s=rate("input_token_throughput"),
+        output_tokens_per_s=rate("output_token_throughput"),
+        requests_per_s_error=None if steady is None else steady.per_s_error,
+        latencies={tag: rows[tag] for tag in LATENCIES if tag in rows},
+        in_flight=None if steady is None else steady.in_flight,
+        delivered=None if steady is None else steady.delivered,
+        completed=None if steady is None else steady.delivered,
+        kept_up=None if steady is None else steady.kept_up,
+        attainment=None if good is None else good.attainment,
+        goodput_per_s=None if good is None else good.goodput_per_s,
+        goodput_low=None if good is None else good.low,
+        goodput_high=None if good is None else good.high,
+        slowdown=beside.disturbed.slowdown if beside is not None and beside.disturbed is not None else None,
+        lost_share=None if beside is None else beside.lost_share,
+        slos=summary.slos,
+        slo_status=summary.slo_status,
+    )
+
+
+def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
+    """The spread of the main figures over the repeats: a row per figure, a value per repeat."""
+    figures: list[tuple[str, str, str, list[float | None]]] = []
+    for name, tag, percentiles in SPREAD:
+        rows = [level.latencies.get(tag) for level in levels]
+        for p in percentiles:
+            values = [None if row is None else row.percentiles.get(p) for row in rows]
+            figures.append((f"{name} p{p:g}", f"{tag}_p{p:g}", "ms", values))
+    figures += [
+        (
+            "Output Token Throughput",
+            "output_token_throughput",
+            "tokens/s",
+            [level.output_tokens_per_s for level in levels],
+        ),
+        ("Request Throughput", "request_throughput", "requests/s", [level.requests_per_s for level in levels]),
+        ("Goodput", "goodput", "requests/s", [level.goodput_per_s for level in levels]),
+    ]
+    found = (_spread(label, tag, unit, [v for v in values if v is not None]) for label, tag, unit, values in figures)
+    return tuple(row for row in found if row.count)
+
+
+def _spread(label: str, tag: str, unit: str, values: Sequence[float]) -> Row:
+    if not values:
+        return Row(label=label, tag=tag, unit=unit, count=0)
+    return Row(
+        label=label,
+        tag=tag,
+        unit=unit,
+        count=len(values),
+        avg=fmean(values),
+        std=stdev(values) if len(values) > 1 else None,
+        min=min(values),
+        max=max(values),
+    )

@@ -1,0 +1,1 @@
+"""Tenants: the service that each received, and how evenly."""

@@ -1,0 +1,361 @@
+"""Tenants: the service that each received, over time, and how evenly: Jain's index, the service gap.
+
+Service is counted as VTC does (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): an input token is 1, an
+output token 2. The input of a request counts at its first chunk, its output as the chunks come, of failed and cut ones too.
+
+How evenly a server serves shows only while tenants wait for it: one that asks for little gets little. A tenant waits while
+one of its requests has been sent and has no chunk; it is backlogged if it waits through half of the time under load. Jain's
+index (Jain, Chiu and Hawe, A quantitative measure of fairness, 1984) is of the service that the backlogged tenants received
+while all of them waited: (sum x)^2 / (n sum x^2), 1 for equal ones, 1/n where one has all.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.records.run import Run
+from locust_llm.settings.ab import BASE
+from locust_llm.workload.mix import parse_tenant_weights as weights_of
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+OUTPUT: Final = 2.0
+"""Of an output token; an input token is 1."""
+BINS: Final = 1000
+"""Steps of the time."""
+POINTS: Final = 200
+"""Of the curves that are kept."""
+THROUGHOUT: Final = 0.99
+"""Share of a step, in which a tenant waits through it."""
+BACKLOGGED: Final = 0.5
+MAX_TENANTS: Final = 100
+OTHERS: Final = "(others)"
+"""All beyond the first MAX_TENANTS."""
+EVENTS: Final = 2**16
+
+
+class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant in the profiling phase. Service and demand are weighted tokens."""
+
+    name: str
+    weight: float = 1.0
+    """What it is entitled to, 1 on average."""
+    requests: int
+    failed: int
+    failure_rate: float | None
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    itl_p50_s: float | None
+    tokens_per_s: float | None
+    """Input and output tokens that it was served, over the time under load."""
+    service: float
+    share: float | None
+    """Of the service of all."""
+    demand: float
+    """What its requests asked for, failed ones too."""
+    demand_share: float | None
+    waiting: float | None
+    """Share of the time under load through which it waited."""
+    contended_share: float | None = None
+    """Of the service while all backlogged tenants waited; None: it was not backlogged, or alone."""
+
+
+class TenantService(msgspec.Struct, frozen=True, kw_only=True):
+    """Over time: what each had received by then, and the service gap."""
+
+    at_s: tuple[float, ...]
+    """After the start of the run."""
+    received: dict[str, tuple[float, ...]]
+    gap: tuple[float, ...]
+    """The largest of each stretch between two moments."""
+
+
+class TenantsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The tenants of a run."""
+
+    rows: tuple[TenantRow, ...]
+    """In the order of their service."""
+    backlogged: tuple[str, ...]
+    contended_s: float
+    """How long all of these waited at the same time."""
+    jain: float | None
+    """Of their service / weight in this time; None: fewer than two were backlogged, or never at the same time."""
+    gap: float | None
+    """The largest difference that the service / weight of two backlogged tenants grew to in a stretch through which both
+    waited."""
+    gap_of: tuple[str, str] | None
+    service: TenantService
+    under_load_s: float | None = None
+    """How long at least one request was running, in which tokens/s are; None: of an older report."""
+
+
+def jain_index(values: Sequence[float]) -> float | None:
+    """(sum x)^2 / (n sum x^2); None of nothing."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
+
+
+def summarise_tenants(requests: pd.DataFrame, run: Run, records: Iterable[Record]) -> TenantsSummary | None:
+    """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep, whose stages have
+    theirs."""
+    swept = run.settings.sweep is not None and run.stage is None
+    some = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
+    if swept or some.empty:
+        return None
+    return measure_tenants(records, run, float(some["asked_at"].min()), float(some["closed_at"].max()))
+
+
+def measure_tenants(records: Iterable[Record], run: Run, low: float, high: float) -> TenantsSummary | None:
+    """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix seconds. None: no request has
+    a tenant."""
+    taken, isolated = dict[str, _Tenant](), run.settings.isolate
+    events = _Events(low, max(high - low, 1e-3) / BINS)
+    for record in records:
+        if not record.tenant or record.phase != PROFILING or record.outcome == RETRIED:
+            continue
+        if isolated and record.arm == BASE:  # it was alone
+            continue
+        name = record.tenant if record.tenant in taken or len(taken) < MAX_TENANTS else OTHERS
+        if (tenant := taken.get(name)) is None:
+            tenant = taken[name] = _Tenant(len(taken))
+        tenant.add(record)
+        events.add(tenant.number, record, tenant.served)
+    return _tenants(taken, events, run) if taken else None
+
+
+class _Tenant:
+    """What is counted of one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.requests = self.ok = self.failed = 0
+        self.demand = 0.0
+        self.served = [0.0, 0.0]
+        """Input and output tokens."""
+        self.ttfts_s, self.itls_s = array("d"), array("d")
+        self.began, self.ended = array("d"), array("d")
+        """When its requests waited, Unix seconds."""
+        self.closed = array("d")
+        """When the same were over."""
+
+    def add(self, record: Record) -> None:
+        self.requests += 1
+        self.failed += record.failed
+        self.ok += record.outcome == OK
+        self.demand += record.input_tokens or record.asked_input_tokens or 0
+        self.demand += OUTPUT * (record.output_tokens or record.asked_output_tokens or 0)
+        if record.outcome == OK:
+            for value, values in ((record.ttft_s, self.ttfts_s), (record.itl_s, self.itls_s)):
+                if value is not None:
+                    values.append(value)
+        if record.sent_at is not None:
+            first_at = record.sent_at + record.chunk_us[0] / 1e6 if record.chunk_us else record.closed_at
+            self.began.append(record.sent_at + record.clock_offset_s)
+            self.ended.append(first_at + record.clock_offset_s)
+            self.closed.append(record.closed_at + record.clock_offset_s)
+
+
+class _Events:
+    """Tokens as they come, added up in steps of the time, of many requests at once."""
+
+    def __init__(self, low: float, width: float) -> None:
+        self.low, self.width = low, width
+        self._sums = np.zeros((0, BINS))
+        self._clear()
+
+    def add(self, number: int, record: Record, served: list[float]) -> None:
+        """``served``: of this tenant, input and output tokens so far."""
+        tokens = record.input_tokens if record.input_tokens is not None else record.asked_input_tokens or 0
+        chunk_us, count = record.chunk_us, len(record.chunk_us)
+        if not count:
+            if record.outcome == OK:
+                self._event(
+                    number, record.closed_at + record.clock_offset_s, tokens + OUTPUT * (record.output_tokens or 0)
+                )
+                served[0] += tokens
+                served[1] += record.output_tokens or 0
+            return
+        sent = (record.sent_at or 0.0) + record.clock_offset_s
+        self._event(number, sent + chunk_us[0] / 1e6, tokens)
+        each = 1.0 if record.output_tokens is None else record.output_tokens / count
+        if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) == count:
+            exact = [float(some) for some, chunks in record.chunk_tokens for _ in range(chunks)]
+            self._exact.append((len(self._us), exact))
+            each = sum(exact) / count
+        self._us.fromlist(list(chunk_us))
+        self._rows.append((sent, count, number, each))
+        served[0] += tokens
+        served[1] += each * count
+        if len(self._us) >= EVENTS:
+            self._settle()
+
+    def result(self, count: int) -> Floats:
+        """Weighted tokens, a row a tenant, a column a step."""
+        self._settle()
+        return np.vstack([self._sums, np.zeros((count - len(self._sums), BINS))])
+
+    def _clear(self) -> None:
+        self._us = array("q")
+        self._rows: list[tuple[float, int, int, float]] = []
+        """Of each request with chunks: (sent, how many, whose, tokens of each)."""
+        self._exact: list[tuple[int, list[float]]] = []
+        """(place of the first chunk, tokens of all) of requests whose server counted them."""
+        self._events: list[tuple[float, int, float]] = []
+        """(when, whose, how much) of what came at once."""
+
+    def _event(self, number: int, at: float, amount: float) -> None:
+        self._events.append((at, number, amount))
+
+    def _settle(self) -> None:
+        rows, events = np.array(self._rows).reshape(-1, 4), np.array(self._events).reshape(-1, 3)
+        if not len(events):
+            return
+        count = rows[:, 1].astype(np.int64)
+        sent, whose, tokens = (np.repeat(rows[:, column], count) for column in (0, 2, 3))
+        for first, exact in self._exact:
+            tokens[first : first + len(exact)] = exact
+        at = np.append(sent + np.frombuffer(self._us, np.int64) / 1e6, events[:, 0])
+        step = ((at - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
+        place = np.append(whose, events[:, 1]).astype(np.int64) * BINS + step
+        size = max(int(place.max()) // BINS + 1, len(self._sums))
+        added = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
+        sums: Floats = added.astype(np.float64).reshape(size, BINS)
+        sums[: len(self._sums)] += self._sums
+        self._sums = sums
+        self._clear()
+
+
+def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSummary:
+    names, service = [*taken], events.result(len(taken))
+    edges = (events.low + events.width * np.arange(BINS + 1)).astype(np.float64)
+    cover = (
+        np.array([measure_coverage(np.array(one.began), np.array(one.ended), edges) for one in taken.values()])
+        / events.width
+    )
+    began, closed = (
+        np.concatenate([np.array(times) for times in each])
+        for each in ([one.began for one in taken.values()], [one.closed for one in taken.values()])
+    )
+    under_load = measure_coverage(began, closed, edges)
+    waits, active, active_s = cover >= THROUGHOUT, under_load > 0, float(under_load.sum())
+    waiting = waits.sum(axis=1) / max(1, int(active.sum()))
+    weight = _weights(names, run.settings.tenant_weight)
+    backlogged = [i for i in range(len(names)) if waiting[i] >= BACKLOGGED]
+    contended = waits[backlogged].all(axis=0) if len(backlogged) > 1 else np.zeros(BINS, np.bool_)
+    received = service[:, contended].sum(axis=1)
+    entitled = service / weight[:, None]
+    gaps, largest, pair = _gap(entitled, waits, backlogged)
+    within = float(received[backlogged].sum())
+    total, demand = float(service.sum()), sum(one.demand for one in taken.values())
+    rows = [
+        _row(
+            name, one, float(weight[i]), active_s, service=float(service[i].sum()), total=total, demand=demand,
+            waiting=float(waiting[i]),
+            contended=float(received[i]) / within if i in backlogged and within else None,
+        )
+        for i, (name, one) in enumerate(taken.items())
+    ]  # fmt: skip
+    return TenantsSummary(
+        rows=tuple(sorted(rows, key=lambda row: -row.service)),
+        backlogged=tuple(names[i] for i in backlogged),
+        contended_s=float(contended.sum() * events.width),
+        jain=jain_index((received / weight)[backlogged].tolist()) if within else None,
+        gap=largest,
+        gap_of=None if pair is None else (names[pair[0]], names[pair[1]]),
+        under_load_s=active_s,
+        service=_curves(names, service, gaps, edges - run.started_at),
+    )
+
+
+def _weights(names: Sequence[str], text: str | None) -> Floats:
+    """1 on average; that of a tenant without one is that average."""
+    try:
+        given = weights_of(text, "--tenant-weight") if text else {}
+    except ValueError:  # of a run.json that was changed by hand
+        given = {}
+    known = [given[name] for name in names if name in given]
+    middle = sum(known) / len(known) if known else 1.0
+    return np.array([given.get(name, middle) / middle for name in names])
+
+
+def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
+    """How long between each two edges at least one of the stretches was on."""
+    if not len(began):
+        return np.zeros(len(edges) - 1)
+    order = np.argsort(began, kind="stable")
+    began, until = began[order], np.maximum.accumulate(ended[order])
+    first = np.append(True, began[1:] > until[:-1])
+    starts, ends = began[first], until[np.append(np.flatnonzero(first)[1:] - 1, len(until) - 1)]
+    whole = np.append(0.0, np.cumsum(ends - starts))
+    at = np.searchsorted(starts, edges, side="right")
+    over = np.where(at > 0, np.maximum(ends[np.maximum(at - 1, 0)] - edges, 0.0), 0.0)
+    return np.asarray(np.diff(whole[at] - over))
+
+
+def _gap(
+    entitled: Floats, waits: Mask, backlogged: Sequence[int]
+) -> tuple[Floats, float | None, tuple[int, int] | None]:
+    """(the gap in each step, the largest, between whom). It begins anew where one of the two does not wait."""
+    gaps, largest, pair = np.zeros(entitled.shape[1]), 0.0, None
+    for i, j in combinations(backlogged, 2):
+        both = waits[i] & waits[j]
+        if not both.any():
+            continue
+        grown = np.cumsum(np.where(both, entitled[i] - entitled[j], 0.0))
+        before = np.maximum.accumulate(np.where(both, -1, np.arange(len(both))))
+        gap = np.where(both, np.abs(grown - np.where(before >= 0, grown[before], 0.0)), 0.0)
+        gaps = np.maximum(gaps, gap)
+        if pair is None or gap.max() > largest:
+            largest, pair = float(gap.max()), (i, j)
+    return gaps, None if pair is None else largest, pair
+
+
+def _curves(names: Sequence[str], service: Floats, gaps: Floats, edges: Floats) -> TenantService:
+    each = BINS // POINTS
+    return TenantService(
+        at_s=tuple(np.round(edges[::each], 3).tolist()),
+        received={
+            name: tuple(np.round(np.append(0.0, np.cumsum(row)[each - 1 :: each])).tolist())
+            for name, row in zip(names, service, strict=True)
+        },
+        gap=tuple(np.round(np.append(0.0, gaps.reshape(POINTS, each).max(axis=1))).tolist()),
+    )
+
+
+def _row(
+    name: str, one: _Tenant, weight: float, active_s: float, *,
+    service: float, total: float, demand: float, waiting: float, contended: float | None,
+) -> TenantRow:  # fmt: skip
+    ttft = list(_percentiles(one.ttfts_s, (50, 95)))
+    finished = one.ok + one.failed
+    return TenantRow(
+        name=name,
+        weight=weight,
+        requests=one.requests,
+        failed=one.failed,
+        failure_rate=one.failed / finished if finished else None,
+        ttft_p50_s=ttft[0],
+        ttft_p95_s=ttft[1],
+        itl_p50_s=next(_percentiles(one.itls_s, (50,))),
+        tokens_per_s=sum(one.served) / active_s if active_s else None,
+        service=service,
+        share=service / total if total else None,
+        demand=one.demand,
+        demand_share=one.demand / demand if demand else None,
+        waiting=waiting,
+        contended_share=contended,
+    )
+
+
+def _percentiles(values: Sequence[float], percentiles: Sequence[float]) -> Iterator[float | None]:
+    for p in percentiles:
+        yield float(np.percentile(np.array(values), p)) if len(values) else None

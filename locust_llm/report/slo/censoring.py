@@ -1,0 +1,255 @@
+"""Censoring: what is known of requests that were not let run to their end, as the best and the worst that each may yet be.
+
+A request that was cut (still running when the grace period was over) is right-censored: its latency is above its age, and
+so is its TTFT if it had no chunk yet; what it had already, its TTFT say, is known exactly and counts fully. Each function
+here gives two values a request, between which the true one lies; the interval of a figure is built on the low ones and on
+the high ones, and reaches from the lower end of one to the upper end of the other (Manski, Partial Identification of
+Probability Distributions, 2003). So a rule passes only if it does when every cut request comes out at its best and at its
+worst, and no cut request is ever dropped. That it may yet fail is in neither value of a latency, but a good request is one
+that succeeded: a cut one is at most perhaps good.
+
+A request that was cancelled on purpose is censored too, by a delay that has nothing to do with the request. To drop it would
+be wrong: with a delay below the limit only the fast ones of those that were to be cancelled would be left, and a server that
+hangs would look like one that does not. What it had counts fully. For the rest it stands for the requests that were in its
+place: it takes the value of one that was still without its own at that age (redistribution to the right: Efron, The two
+sample problem with censored data, 1967; the estimate is that of Kaplan and Meier). Where no request outlived it, nothing is
+known of what would have been, and it counts as one that was cut. It is in no error rate and no goodput.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
+from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.slo.grammar import Condition, Rule
+from locust_llm.slo.metrics import (
+    BY_WORD,
+    ITL,
+    LATENCY,
+    SCHEMA_VALID,
+    TTFT,
+    TTFT_FROM_DUE,
+    Metric,
+)
+
+Mask = NDArray[np.bool_]
+
+AMOUNTS: Final = {
+    "output_token_throughput": ("output_tokens",),
+    "input_token_throughput": ("input_tokens",),
+    "input_throughput": ("inputs",),
+    "total_token_throughput": ("input_tokens", "output_tokens"),
+}
+COUNTED: Final = (OK, *FAILURES, CUT)
+MOMENTS: Final = ("ttft_s", "ttfo_s", "ttft_from_due_s", "latency_s")
+"""Columns that say when something came: a request has none yet, or has it for good."""
+GOLDEN: Final = (math.sqrt(5) - 1) / 2
+"""Multiples of it, modulo 1, lie evenly however many there are (Weyl): picks without a seed."""
+
+
+class ValueBounds(NamedTuple):
+    """Of some requests, one value each between ``low`` and ``high``; equal where it is known."""
+
+    low: Floats
+    high: Floats
+    at: Floats
+    """When it was sent, Unix seconds; of amounts of a rate when it was over."""
+    cut: Mask
+    """Which of them were cut."""
+
+    def only(self, these: Mask) -> "ValueBounds":
+        return ValueBounds(self.low[these], self.high[these], self.at[these], self.cut[these])
+
+    def with_unknown(self, count: int) -> "ValueBounds":
+        """And so many more, spread evenly, of which nothing is known but that they are not negative."""
+        more, at = np.zeros(count), np.linspace(self.at.min(), self.at.max(), count)
+        cut = np.append(self.cut, more > 0)
+        return ValueBounds(
+            np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut
+        )
+
+    @property
+    def in_order(self) -> "ValueBounds":
+        """By time."""
+        order = np.argsort(self.at, kind="stable")
+        return ValueBounds(self.low[order], self.high[order], self.at[order], self.cut[order])
+
+    @property
+    def known(self) -> bool:
+        return bool(np.array_equal(self.low, self.high))
+
+
+def bound_values(
+    rule: Rule, part: RequestSelection, metric: Metric, longest_s: float = math.inf, *, merged: bool = False
+) -> ValueBounds:
+    """What each request counts with, in seconds or a number a second; those without a value are left out. A failure has one
+    that breaks the rule, but for averages, where it is left out, and for waits before the send, which it had like any other.
+
+    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no bound above.
+    ``merged``: chunks that came more than one to a read count at their soonest and at their latest.
+    """
+    everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
+    low, high = bound_metric(everything, metric, longest_s)
+    open_ = low != high
+    if merged:
+        least, most = bound_coalesced_metric(everything, metric)
+        low, high = np.where(open_, low, least), np.where(open_, high, most)
+    outcome = _outcomes(everything)
+    failed = outcome == "failed"
+    if not metric.waits:
+        counts = rule.stat != "avg" and metric.censored
+        low[failed] = high[failed] = (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
+        ok = outcome == OK
+        absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
+        if absent or not metric.censored:
+            low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
+    there = ~np.isnan(low)
+    own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
+    found = ValueBounds(low, high, find_send_times(everything), outcome == CUT).only(there)
+    return _redistributed(found, (open_ & (outcome == CANCELLED))[there], own[there])
+
+
+def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
+    """(the least, the most) that each request has of a metric, if it does not fail; NaN where it has none, or nothing is
+    known."""
+    if metric.inverse:
+        least, most = bound_metric(part, ITL, longest_s)
+        with np.errstate(divide="ignore"):
+            both = [1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan)) for itl in (most, least)]
+        return both[0], both[1]
+    low: Floats = part[metric.column] * metric.base
+    high = low.copy()
+    running, longest = _running(part), np.full(part.size, longest_s)
+    age_s, first = part["closed_at"] - part["sent_at"], part["first_chunk_at"]
+    if metric.column in ("ttft_s", "ttfo_s"):
+        open_, bound = running & np.isnan(low), age_s
+    elif metric is TTFT_FROM_DUE:
+        open_, bound = running & np.isnan(low), part["closed_at"] - part["due_at"]
+        longest = longest + part["late_s"]
+    elif metric.column == "latency_s":
+        open_, bound = running, age_s
+    elif metric.column == "longest_stall_s":
+        open_, bound = running, np.fmax(np.fmax(low, part["closed_at"] - part["last_chunk_at"]), 0.0)
+    elif metric is ITL:
+        most = np.fmax(part["asked_output_tokens"], part["output_tokens"])
+        known = ~np.isnan(part["asked_output_tokens"]) & (most > 0) & ~np.isnan(first)
+        per_token = (part["closed_at"] - first) / np.where(known, most, 1.0)
+        open_, bound = running, np.where(known, per_token, 0.0)
+    elif metric.felt:  # what is not there yet may be in time, or too late for everything; a stall only grows
+        open_, bound = running, np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
+        longest = longest if metric.unit == "ms" else np.ones(part.size)
+    else:
+        return low, high
+    bound = np.where(np.isnan(bound), 0.0, bound)
+    low[open_], high[open_] = bound[open_], longest[open_]
+    return low, np.maximum(low, high)
+
+
+def bound_coalesced_metric(part: RequestSelection, metric: Metric) -> tuple[Floats, Floats]:
+    """(the least, the most) that each request can have had, by the stamps around chunks that came more than one to a read;
+    of other metrics what is reported."""
+    first, soonest, last = part["ttft_s"], part["ttft_soonest_s"], part["latency_s"]
+    reported: Floats = part[metric.column] * metric.base
+    if metric in (TTFT, TTFT_FROM_DUE):
+        return reported - (first - soonest), reported
+    if metric is LATENCY:
+        return part["latency_soonest_s"], reported
+    if metric is ITL:  # what came merged in between moves neither of its ends
+        tokens = count_later_tokens(part)
+        return np.maximum(part["latency_soonest_s"] - first, 0) / tokens, (last - soonest) / tokens
+    return reported, reported
+
+
+def count_later_tokens(part: RequestSelection) -> Floats:
+    """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no ITL."""
+    itl = part["itl_s"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        later: Floats = np.where(itl > 0, (part["latency_s"] - part["ttft_s"]) / itl, np.where(itl == 0, 1.0, np.nan))
+    return later
+
+
+def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
+    """1 for each request that is what the share of a rule is about, else 0."""
+    if rule.metric == "error_rate":
+        counted = part.outcome(*COUNTED)
+        outcome = _outcomes(counted)
+        cut = outcome == CUT
+        failed = (outcome == "failed").astype(np.float64)
+        return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
+    if rule.metric == SCHEMA_VALID:
+        checked = part.only(~part.requests["schema_valid"].isna()).outcome(OK)
+        valid = checked["schema_valid"]
+        return ValueBounds(valid, valid, find_send_times(checked), np.zeros(len(valid), np.bool_))
+    counted = part.outcome(*COUNTED, CANCELLED)
+    outcome = _outcomes(counted)
+    ok, perhaps = outcome == OK, meets_conditions(counted, rule.given) & (outcome != "failed")
+    found = ValueBounds(
+        (perhaps & ok).astype(np.float64), perhaps.astype(np.float64), find_send_times(counted), outcome == CUT
+    )
+    return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
+
+
+def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
+    """What each request adds to what a rate counts; ``at`` is when it was over."""
+    these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
+    over = np.fmax(these["closed_at"], these["last_chunk_at"])
+    cut = _outcomes(these) == CUT
+    if rule.metric == "goodput":
+        good = meets_conditions(these, rule.given).astype(np.float64)
+        return ValueBounds(np.where(cut, 0.0, good), good, over, cut)
+    columns = [np.nan_to_num(these[column]) for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())]
+    through = np.sum(columns, axis=0) if columns else np.ones(these.size)
+    return ValueBounds(through, through, over, cut)
+
+
+def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask:
+    """Which of these requests meet every condition, those that were not let run to their end at their best; as long as the
+    part."""
+    good, running = np.ones(part.size, np.bool_), _running(part)
+    for condition in given:
+        metric = BY_WORD[condition.metric].metric
+        assert metric is not None  # the grammar sees to it
+        low, high = bound_metric(part, metric)
+        met = condition.met(low if condition.op.startswith("<") else high, ~np.isnan(part["ttft_s"]))
+        good &= met | (running & np.isnan(low))
+    return good
+
+
+def find_send_times(part: RequestSelection) -> Floats:
+    """When; of requests that could not be sent, when they were asked for."""
+    return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
+
+
+def _outcomes(part: RequestSelection) -> NDArray[np.object_]:
+    """``ok``, ``cut``, ``cancelled`` or ``failed`` of each."""
+    outcome = part.requests["outcome"].to_numpy()[part.chosen].astype(np.object_)
+    outcome[~np.isin(outcome, (OK, CUT, CANCELLED))] = "failed"
+    return outcome
+
+
+def _running(part: RequestSelection) -> Mask:
+    """Which were not let run to their end."""
+    running: Mask = part.requests["outcome"].isin((CUT, CANCELLED)).to_numpy(np.bool_)[part.chosen]
+    return running
+
+
+def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
+    """Those that were cancelled without a known value take that of one which outlived them: by ``until``, when each had its
+    value or, of what is no moment, its end."""
+    unknown = np.flatnonzero(cancelled & (found.low != found.high))
+    if not len(unknown):
+        return found
+    donors = np.flatnonzero(~cancelled & ~np.isnan(until))
+    donors = donors[np.argsort(until[donors], kind="stable")]
+    begin = np.searchsorted(until[donors], until[unknown], side="right")
+    beyond = begin < len(donors)
+    picked = begin + ((np.arange(len(unknown)) + 0.5) * GOLDEN % 1 * (len(donors) - begin)).astype(np.int64)
+    to, of = unknown[beyond], donors[picked[beyond]]
+    low, high = found.low.copy(), found.high.copy()
+    low[to] = np.clip(found.low[of], found.low[to], found.high[to])
+    high[to] = np.clip(found.high[of], found.low[to], found.high[to])
+    return found._replace(low=low, high=high)

@@ -1,0 +1,88 @@
+"""Goodput: what a good request is by the rules of a run, and how many there were."""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from locust_llm.report.summary import GoodRequests, Row
+from locust_llm.slo.grammar import Condition, Rule
+from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
+from locust_llm.slo.rules import Rules
+
+from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits
+from .observed import Evaluation, compute_rule_value
+
+MIN_PERCENTILE: Final = 90.0
+"""A limit on a higher percentile is meant for nearly every request; one on the median is not."""
+
+
+def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
+    """(conditions of a good request, their source); empty without a definition.
+
+    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies of nearly every request
+    (p90 and above, or max), the lowest for each latency.
+    """
+    if rules.good:
+        return rules.good, "--goodput"
+    if rules.good_mistake or any(entry.rule is None for entry in rules.entries):
+        return (), ""
+    given = next((rule.given for rule in rules.readable if rule.given), ())
+    if given:
+        return given, "the first rule with conditions"
+    lowest: dict[str, Condition] = {}
+    for rule in filter(_for_each, rules.readable):
+        condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
+        if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
+            lowest[rule.metric] = condition
+    return tuple(lowest.values()), "the rules on latencies, for each request" if lowest else ""
+
+
+def _for_each(rule: Rule) -> bool:
+    measure, percentile = BY_WORD[rule.metric], rule.percentile
+    at_most = measure.metric is not None and measure.units is TIME and measure.tag != POOLED and rule.op.startswith("<")
+    most = rule.stat == "max" or (percentile is not None and percentile >= MIN_PERCENTILE)
+    return at_most and most and rule.decides and not rule.where
+
+
+def measure_goodput(seen: Evaluation) -> GoodRequests | None:
+    """Attainment and goodput of these requests; None without a definition or a value."""
+    conditions, source = define_good_request(seen.run.settings.rules)
+    if not conditions:
+        return None
+    share = compute_rule_value(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
+    rate = compute_rule_value(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
+    if share.value is None or rate.value is None:
+        return None
+    low, high = rate.ends or (None, None)
+    words = " and ".join(map(str, conditions))
+    return GoodRequests(
+        conditions=f"{words} ({source})",
+        attainment=share.value if share.worst is None else share.worst,
+        attainment_most=None if share.worst is None else share.value,
+        goodput_per_s=rate.value if rate.worst is None else rate.worst,
+        low=low,
+        high=high,
+    )
+
+
+def make_goodput_rows(seen: Evaluation) -> list[Row]:
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
+    that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
+    if not (given := seen.run.settings.rules.good):
+        return []
+    rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
+    through, here = (
+        bound_rate_amounts(rule, seen.ended),
+        bound_share_hits(replace(rule, metric="attainment"), seen.main),
+    )
+
+    def row(label: str, tag: str, unit: str, known: ValueBounds, over: float) -> Row:
+        low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
+        ends = (None, None) if known.known else (low, high)
+        return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])
+
+    return [
+        row("Goodput", "goodput", "requests/s", through, seconds),
+        row("Good Requests", "good_request_count", "requests", here, 1),
+        row("Good Request Fraction", "good_request_fraction", "ratio", here, max(len(here.low), 1)),
+    ]

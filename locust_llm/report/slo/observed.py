@@ -1,0 +1,413 @@
+"""Figures: what an SLO rule is about, measured over the requests that it selects, and its interval."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from locust_llm.records.record import CUT, FAILURES, OK, RETRIED, Record
+from locust_llm.records.run import Run
+from locust_llm.report.breakdowns import estimate_input_lengths
+from locust_llm.report.gaps import GapCounts
+from locust_llm.report.sections.delivery.model import Delivery
+from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values, sum_of_known
+from locust_llm.report.window import RateWindow
+from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.grammar import OPERATORS, Condition, Rule
+from locust_llm.slo.intervals import Ends, count_needed_values
+from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
+from locust_llm.slo.selectors import COLUMNS, INPUT, make_predicates
+
+from . import intervals
+from .censoring import AMOUNTS, COUNTED, ValueBounds, bound_metric, bound_rate_amounts, bound_share_hits, bound_values
+from .intervals import MIN_VALUES, SHORT, ConfidenceInterval
+
+STRETCHES: Final = 64
+"""Of a run, for figures that are of no single request: pooled gaps."""
+MAX_BINS: Final = 512
+PER_BIN: Final = 4
+"""Of time, for rates: at most so many, of so many requests each."""
+SHORT_ROOM: Final = 3
+"""In a run that is short for its correlation an interval takes up to so many times as many requests as in a long one."""
+ENDLESS_US: Final = 10**18
+"""A gap that has no end: 30,000 years."""
+KINDS: Final = 10
+"""How many user classes, names or models are listed."""
+
+
+@dataclass(frozen=True)
+class ObservedValue:
+    """A figure in the base unit of its rule: seconds, a share of 1, a number a second."""
+
+    value: float | None
+    """None: there is nothing to judge, and ``note`` says why."""
+    ends: Ends | None = (None, None)
+    """Of its interval; None: a fact of the run, which has none."""
+    count: int = 0
+    note: str = ""
+    worst: float | None = None
+    """The figure if what is not known of cut requests comes out at its worst, where it differs; then ``value`` is the one
+    at its best."""
+    cut: int = 0
+    """Requests among them that were cut."""
+    undecided: int = 0
+    """Those of which it is not known whether they meet the rule."""
+    size: float | None = None
+    """Effective sample size: as many independent requests would say as much. None: of a fact, or of too few."""
+    short: bool = False
+    """The run is short for its own correlation."""
+    trend: str = ""
+    """``rises`` or ``falls``: its values were not steady over the run."""
+    beyond: float | None = None
+    """In place of an end that is not there: a bound beyond all values that rests on an assumption (slo/intervals.py)."""
+
+    def decides(self, rule: Rule) -> bool | None:
+        """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
+        low, high = (self.value, self.value) if self.ends is None else self.ends
+        if self.beyond is not None and self.value is not None:
+            low, high = (low, self.beyond) if self.beyond > self.value else (self.beyond, high)
+        at = (-math.inf if low is None else low, math.inf if high is None else high, self.value, self.worst)
+        held = {rule.holds(value) for value in at if value is not None}
+        return held.pop() if len(held) == 1 and self.value is not None else None
+
+
+class Evaluation(NamedTuple):
+    """What the rules are held against."""
+
+    main: RequestSelection
+    """The requests of the profiling phase."""
+    run: Run
+    verdict: ClientVerdict | None
+    delivery: Delivery | None
+    records: Iterable[Record]
+    """Those that ``main.requests`` was made of, in its order, to be read again: only for rules about pooled gaps."""
+    ended: RequestSelection
+    """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
+    time: RateWindow
+    """What these rates are over."""
+    merged: bool = False
+    """Chunks that came more than one to a read count at their soonest and at their latest."""
+
+
+def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
+    """The figure of a rule; what stands in no column and in no count says so in its note."""
+    measure = BY_WORD[rule.metric]
+    if rule.metric in OF_SCHEDULE:
+        if (d := seen.delivery) is None:
+            return ObservedValue(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
+        value = d.share if rule.metric == "delivered" else d.completed_share
+        return ObservedValue(value, None, d.due, note="requests last as long as half of the run" * (value is None))
+    part, looks = select_requests(rule, seen.main), len(seen.run.settings.looks) or 1
+    if not part.outcome(*COUNTED).size:
+        return ObservedValue(None, note=_nobody(rule, seen.main))
+    if measure.tag == POOLED:
+        return _pooled(rule, part.outcome(OK, CUT), seen, looks)
+    if measure.metric is not None:
+        unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
+        return _distribution(rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks)
+    if measure.units is RATE:
+        return _rate(rule, select_requests(rule, seen.ended), seen.time, looks)
+    return _share(rule, part, looks)
+
+
+def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:
+    """The requests that a rule is about."""
+    part = main
+    for column, holds in make_predicates(rule.where):
+        if column == INPUT:
+            part = RequestSelection(main.requests, part.chosen & main.where(holds(estimate_input_lengths(main))).chosen)
+        else:
+            part = part.only(holds(main.requests[column]))
+    return part
+
+
+def _nobody(rule: Rule, main: RequestSelection) -> str:
+    """No request for this rule: what there would have been."""
+    if not rule.where:
+        return "no request succeeded or failed"
+    there = ""
+    for key, _ in rule.where:
+        if key in COLUMNS and main.size:
+            kinds = main.requests.loc[main.chosen, COLUMNS[key]].astype(str).unique()
+            there += f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
+    return f"no request has {', '.join(f'{key}={value}' for key, value in rule.where)}{there}"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _unsent(metric: Metric, delivery: Delivery | None) -> int:
+    """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how long."""
+    counts = metric in (TTFT_FROM_DUE, LATE) and delivery is not None and delivery.cause
+    return delivery.due - delivery.sent if delivery is not None and counts else 0
+
+
+def bound_rule_values(rule: Rule, part: RequestSelection, seen: Evaluation) -> ValueBounds:
+    """Of a number that each request has, in the order of the sends."""
+    metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
+    assert metric is not None  # it is no figure of the whole run
+    return bound_values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged).in_order
+
+
+def _distribution(
+    rule: Rule, part: RequestSelection, metric: Metric, known: ValueBounds, unsent: int, looks: int
+) -> ObservedValue:
+    """Percentiles as in the tables: linear without failures, else nearest rank."""
+    counted = part.outcome(*FAILURES).size if metric.censored else 0
+    if not len(known.low):
+        return ObservedValue(None, note="no request succeeded" if counted else _none(rule.metric))
+    trend = intervals.detect_trend(known.low[~known.cut])
+    if rule.stat == "avg":
+        note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
+        return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
+    if unsent:
+        known = known.with_unknown(unsent).in_order
+    nearest = bool(counted) or not known.known
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
+    note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
+    return replace(found, note=note, trend=trend)
+
+
+def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]) -> ObservedValue:
+    """The figure at the best and at the worst of what is not known, and an interval that reaches over both."""
+    low = found(known.low)
+    high = low if known.known else found(known.high)
+    open_ = known.low != known.high
+    if BY_WORD[rule.metric].metric is not None and rule.stat != "avg" and not rule.base:
+        within = OPERATORS[rule.op]  # each value tells by itself on which side of the limit it is
+        open_ = within(known.low, rule.limit) != within(known.high, rule.limit)
+    return _between(rule, low, high, int(known.cut.sum()), int(open_.sum()))
+
+
+def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, undecided: int) -> ObservedValue:
+    """One of two figures, between which the true one lies."""
+    if low.value is None or high.value is None:
+        return low
+    best, worst = (low, high) if rule.op.startswith("<") else (high, low)
+    ends: Ends | None
+    if low.ends is None or high.ends is None:
+        ends = None if low.value == high.value else (low.value, high.value)
+    else:
+        ends = low.ends[0], high.ends[1]
+    sizes = [size for size in (low.size, high.size) if size is not None]
+    return replace(
+        best,
+        worst=None if low.value == high.value else worst.value,
+        ends=ends,
+        cut=cut,
+        undecided=undecided,
+        size=min(sizes, default=None),
+        short=low.short or high.short,
+        beyond=(high if rule.percentile is not None and rule.percentile >= 50 else low).beyond,
+    )
+
+
+def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> ObservedValue:
+    """A percentile, the smallest or the largest value."""
+    ordered, percentile = np.sort(values), rule.percentile
+    if percentile is None:
+        value = float(ordered[0] if rule.stat == "min" else ordered[-1])
+        return ObservedValue(value, None, len(ordered), _landed(rule, value, failures))
+    rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
+    value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
+    note = _landed(rule, value, failures)
+    return _with(
+        value,
+        intervals.estimate_percentile_interval(values, percentile, trend=trend, looks=looks),
+        len(ordered),
+        note,
+    )
+
+
+def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
+    if interval is intervals.NONE:
+        return ObservedValue(value, count=count, note=note or _few(count))
+    low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
+    ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
+    return ObservedValue(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
+
+
+def _landed(rule: Rule, value: float, failures: int) -> str:
+    lands = failures and math.isinf(value)
+    return f"{rule.stat} lands on one of {failures} failed requests" if lands else ""
+
+
+def _average(values: Floats, note: str, trend: str, looks: int) -> ObservedValue:
+    """Of values in the order of their sends."""
+    return _with(
+        float(values.mean()), intervals.estimate_mean_interval(values, trend=trend, looks=looks), len(values), note
+    )
+
+
+def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
+    if absent := _absent(part, rule.given):
+        return ObservedValue(None, note=absent)
+    known = bound_share_hits(rule, part).in_order
+    if not len(known.low):
+        return ObservedValue(None, note=_none(rule.metric))
+    trend = intervals.detect_trend(known.low[~known.cut])
+
+    def found(ones: Floats) -> ObservedValue:
+        return _with(float(ones.mean()), intervals.estimate_share_interval(ones, trend=trend, looks=looks), len(ones))
+
+    return replace(_at_both(rule, known, found), trend=trend)
+
+
+def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
+    """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
+    ok, seconds = part.outcome(OK), time.seconds
+    count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
+    if not seconds > 0:
+        return ObservedValue(None, note="the phase took no time")
+    if absent := _absent(part, rule.given):
+        return ObservedValue(None, note=absent)
+    if ok.size and any(sum_of_known(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
+        return ObservedValue(None, note="no request has a count of its tokens")
+    known = bound_rate_amounts(rule, part)
+    bins = min(MAX_BINS, count // PER_BIN)
+
+    def found(through: Floats) -> ObservedValue:
+        value = float(through.sum()) / seconds
+        if bins < MIN_VALUES:
+            return ObservedValue(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
+        bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
+        rates = np.bincount(bin_of, through, bins) / (seconds / bins)
+        trend = intervals.detect_trend(rates)
+        return replace(
+            _with(value, intervals.estimate_rate_interval(rates, trend=trend, looks=looks), count),
+            size=None,
+            trend=trend,
+        )
+
+    return _at_both(rule, known, found)
+
+
+def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> ObservedValue:
+    """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
+    silence in which a request was cut is a gap too, at least as long."""
+    low, high, silences = collect_gaps(part, seen)
+    least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
+    return _between(rule, least, most, part.outcome(CUT).size, silences)
+
+
+def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int) -> ObservedValue:
+    gaps = GapCounts()
+    for stretch in stretches:
+        gaps.merge(stretch)
+    value, percentile = _of_gaps(rule, gaps), rule.percentile
+    if value is None:
+        return ObservedValue(None, note="no request has two chunks with exact stamps")
+    if rule.stat in ("min", "max"):
+        return ObservedValue(value, None, gaps.count)
+    counts = np.array([stretch.count for stretch in stretches], np.float64)
+    if (counts > 0).sum() < MIN_VALUES or (percentile is not None and has_too_few_values(gaps.count, percentile)):
+        return ObservedValue(value, count=gaps.count, note=_few(requests))
+    if math.isinf(value):
+        return ObservedValue(value, (value, value), gaps.count)
+    sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
+    trend = intervals.detect_trend(sums[counts > 0] / counts[counts > 0])
+    if percentile is None:
+        found = intervals.estimate_ratio_interval(sums, counts, trend=trend, looks=looks)
+        return replace(_with(value, found, gaps.count), size=None, trend=trend)
+
+    def shares(level_s: float) -> ConfidenceInterval:
+        within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
+        return intervals.estimate_ratio_interval(within, counts, looks=looks)
+
+    def at(share: float | None) -> float | None:
+        return None if share is None else _gap_percentile(gaps, min(max(100 * share, 0.0), 100.0))
+
+    here = shares(value)
+    if here.low is None or here.high is None:
+        return ObservedValue(value, count=gaps.count, note=_few(requests))
+    # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps are rare, by that there
+    off = (here.high - here.low) / 2
+    high = at(percentile / 100 + off)
+    there = shares(high) if high is not None and math.isfinite(high) else here
+    off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
+    upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
+    found = ConfidenceInterval(at(percentile / 100 - off), upper, here.size, here.short)
+    return replace(_with(value, found, gaps.count), size=None, trend=trend)  # its size would be one of stretches
+
+
+def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCounts], list[GapCounts], int]:
+    """(by stretch, the same with each silence at the end without end, how many silences). The records are read again: the
+    columns do not keep which gap belongs to whom."""
+    silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
+    running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
+    rows, there = np.flatnonzero(part.chosen), (part["chunks"] > 1) | (running & (part["chunks"] > 0))
+    silences = dict(
+        zip(rows[running & there].tolist(), silence_us[running & there].astype(np.int64).tolist(), strict=True)
+    )
+    rows = rows[there]
+    order = rows[np.argsort(part.requests["sent_at"].to_numpy()[rows], kind="stable")]
+    stretch_of = np.full(len(part.requests), -1, np.int8)
+    for i, some in enumerate(np.array_split(order, STRETCHES)):
+        stretch_of[some] = i
+    low = [GapCounts() for _ in range(STRETCHES)]
+    high = [GapCounts() for _ in range(STRETCHES)] if silences or seen.merged else low
+    finished = (record for record in seen.records if record.outcome != RETRIED)  # as the columns have it
+    for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
+        if i < 0:
+            continue
+        gaps_us, blurred = record.sharp_gaps_us, record.blurred_gaps_us if seen.merged else ()
+        known = [*gaps_us, *(least for least, _ in blurred)]
+        low[i].add(np.array([*known, silences[row]] if row in silences else known, np.int64))
+        if high is not low:
+            known = [*gaps_us, *(most for _, most in blurred)]
+            high[i].add(np.array([*known, ENDLESS_US] if row in silences else known, np.int64))
+    return low, high, len(silences)
+
+
+def _of_gaps(rule: Rule, gaps: GapCounts) -> float | None:
+    if rule.percentile is not None:
+        return _gap_percentile(gaps, rule.percentile)
+    return _seconds({"avg": gaps.avg_ms, "min": gaps.min_ms, "max": gaps.max_ms}[rule.stat])
+
+
+def _gap_percentile(gaps: GapCounts, percentile: float) -> float | None:
+    return _seconds(gaps.percentiles_ms([percentile])[0])
+
+
+def _seconds(ms: float | None) -> float | None:
+    endless = ms is not None and ms >= ENDLESS_US / 1e9  # one of them in an average of a million
+    return None if ms is None else math.inf if endless else ms / 1e3
+
+
+def _absent(part: RequestSelection, given: Sequence[Condition]) -> str:
+    """Why the conditions cannot be judged: a metric that no successful request has; empty if they can."""
+    ok = part.outcome(OK)
+    for condition in given:
+        metric = BY_WORD[condition.metric].metric
+        if ok.size and metric is not None and np.isnan(bound_metric(ok, metric)[0]).all():
+            return _none(condition.metric)
+    return ""
+
+
+def _none(word: str) -> str:
+    return f"it is absent: no request has a value of {word}"
+
+
+def explain_short_run(found: ObservedValue) -> str:
+    """Why an interval is as wide as it is in a short run."""
+    if (found.count or 0) < SHORT:
+        return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
+    return "the run is short for the correlation of its requests"
+
+
+def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
+    """Why an end of its interval is not there."""
+    correlated = found.size is not None and round(found.size) < found.count
+    there = f"there are {found.count:,}" + (
+        f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
+    )
+    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
+        return f"{explain_short_run(found)}: {there}" if found.short else f"the requests are correlated: {there}"
+    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
+
+
+def _few(count: int, least: int = MIN_VALUES) -> str:
+    return f"too few samples: its interval takes {least} requests, there are {count}"

@@ -1,0 +1,107 @@
+"""Spans from a file: what a collector has written, or another run's spans.jsonl, joined to the records of a run."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import msgspec
+
+from locust_llm.files.regular_file import open_regular
+from locust_llm.records.record import OK, RETRIED
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.records.spans import otlp_json
+from locust_llm.records.spans.counts import SpanCounts
+from locust_llm.records.spans.join import SortedSpans, SpanJoin, sort_spans
+from locust_llm.records.spans.reported_times import FILE
+from locust_llm.records.spans.trace_ids import make_request_part
+from locust_llm.records.storage import MAX_LINE_BYTES, RECORDS, replace_file
+
+GZIP: Final = b"\x1f\x8b"
+MAX_BYTES: Final = 2**28
+"""Of one document, and of one line."""
+
+
+class SpansRefused(OSError):
+    """A file of spans that cannot be joined, in one sentence."""
+
+
+class _Request(msgspec.Struct, gc=False):
+    id: str
+    outcome: str = OK
+
+
+class _Line(msgspec.Struct, gc=False):
+    record: _Request
+
+
+_line: Final = msgspec.json.Decoder(_Line).decode
+_request: Final = msgspec.json.Decoder(_Request).decode
+_times: Final = msgspec.json.Decoder(ServerTimes).decode
+
+
+def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
+    """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``: ``Run.trace``. Raises
+    SpansRefused."""
+    if not run:
+        raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
+    join = SpanJoin(most_open=2**62)
+    lines: list[bytes] = []
+    try:
+        for request in _requests(folder / RECORDS):
+            join.request(request.id, ok=request.outcome == OK)
+        for found in _spans(file, run):
+            lines += map(msgspec.json.encode, join.spans(found))
+    except (OSError, EOFError, zlib.error) as error:
+        raise SpansRefused(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    counts = join.counts
+    if not counts.received:
+        raise SpansRefused(f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}")
+    if lines:
+        replace_file(folder / FILE, b"\n".join(lines) + b"\n")
+    return counts
+
+
+def _requests(path: Path) -> Iterator[_Request]:
+    with open_regular(path) as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            try:
+                request = _line(line).record
+            except (ValueError, RecursionError):
+                continue  # the report counts it
+            if request.outcome != RETRIED:
+                yield request
+
+
+def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
+    """Line by line; a file whose first line is no document may be one as a whole."""
+    with open_regular(path) as raw:
+        packed = raw.read(2) == GZIP
+        raw.seek(0)
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+        first = file.readline(MAX_BYTES)
+        found = _sorted(first, run)
+        if "malformed" in found.counts:
+            rest = file.read(MAX_BYTES)
+            whole = _sorted(first + rest, run)
+            yield found if "malformed" in whole.counts else whole
+            yield from (_sorted(line, run) for line in rest.splitlines() if "malformed" in whole.counts)
+            return
+        yield found
+        while line := file.readline(MAX_BYTES):
+            yield _sorted(line, run)
+
+
+def _sorted(data: bytes, run: str) -> SortedSpans:
+    """Of an export, or of a line of spans.jsonl."""
+    if not data.strip():
+        return SortedSpans()
+    try:
+        return sort_spans(otlp_json.decode_otlp_json(data), run)
+    except ValueError as error:
+        wrong = SortedSpans(counts={"malformed": 1}, mistake=str(error)[:200])
+    try:
+        return SortedSpans([(int(make_request_part(_request(data).id), 16), _times(data))], {"received": 1})
+    except (ValueError, RecursionError):
+        return wrong

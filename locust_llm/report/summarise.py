@@ -1,0 +1,478 @@
+"""Metrics: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
+from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.report.kinds import Experiment
+from locust_llm.report.sections.ab.model import PairedComparison
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.interference.model import PrefillInterference
+from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
+from locust_llm.settings.selftest_modes import REQUIRE
+from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
+from locust_llm.slo.metrics import (
+    CANCELLED_METRICS,
+    EXPORTED,
+    ITL,
+    LATENCIES,
+    LENGTHS,
+    OF_OUTPUT,
+    PER_USER,
+    POOLED,
+    THROUGHPUTS,
+    TTFT,
+    TTFT_FROM_DUE,
+    Metric,
+)
+
+from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
+from .columns import RequestColumns
+from .gaps import GapCounts
+from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .sections.ab.analysis import compare_arms, judge_paired_rules
+from .sections.ab.blocks import select_candidate_requests
+from .sections.delivery.analysis import describe_arrivals, find_requested_rate, measure_delivery
+from .sections.outages.analysis import find_outages
+from .selection import (
+    Floats,
+    RequestSelection,
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    mean_of_known,
+    ratio_of_sums,
+    relabel_chunk_rows,
+    sum_of_known,
+)
+from .slo.censoring import bound_metric, find_send_times
+from .slo.goodput import make_goodput_rows, measure_goodput
+from .slo.intervals import MIN_VALUES, effective_size_by_ranks, estimate_percentile_interval
+from .slo.judge import combine_results, judge_rules, judge_sweep
+from .slo.observed import Evaluation
+from .summary import FailureGroup, GateUse, Row, RunCounts, SloResult, Summary, SweepSummary
+from .window import RateWindow, find_measured_span, find_pauses, measure_steady_state, select_ended_in
+
+
+def summarise_run(
+    columns: RequestColumns,
+    run: Run,
+    broken_lines: int = 0,
+    records: Iterable[Record] = (),
+    sweep: SweepSummary | None = None,
+    levels: Occupancy | None = None,
+    interference: PrefillInterference | None = None,
+    experiment: Experiment | None = None,
+    unread: Sequence[str] = (),
+) -> Summary:
+    """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and for the throughput in the
+    measured time of a stage.
+
+    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of the
+    stages, which decide the rules; repeats are judged together. ``levels``: the occupancy, if known; ``interference``: of
+    prefills with decodes, if computed; ``experiment``: None of a load test; ``unread``: a sentence for each unreadable line.
+    """
+    everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    warm, main = (everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling"))
+    within = find_measured_span(run)
+    span, ended = (main.span(), main) if within is None else (within, select_ended_in(everything, within))
+    repeats = sweep is not None and sweep.repeats
+    swept = None if repeats else sweep
+    time = RateWindow(span, tuple(find_pauses(main, run)) if repeats else ())
+    percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
+    gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
+    found = _evidence_of_run(main, run, gaps["profiling"], experiment)
+    verdict = judge_client(found)
+    conditions = _conditions(main, time, run, verdict)
+    delivered = measure_delivery(main, run, verdict, None if within is None else ended)
+    seen = Evaluation(main, run, verdict, delivered, records, ended, time)
+    seen, slos, compared = _of_rules(seen, everything, swept)
+    counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
+    rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)])
+    return Summary(
+        conditions=conditions,
+        counts=counts,
+        rows=relabel_chunk_rows(_had(run, rows), counts.tokens_per_chunk),
+        adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
+        warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
+        reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
+        failures=_failures(main),
+        client=verdict,
+        evidence=found,
+        gate=_gate(columns, run, levels, span),
+        delivery=delivered,
+        breakdowns=tuple(divide_requests(main, run)),
+        cancelled=_had(run, _given_up(main.outcome(CANCELLED), percentiles)),
+        slos=slos,
+        slo_status=combine_results(slos),
+        good=measure_goodput(seen) if swept is None else None,
+        steady=measure_steady_state(everything, ended, span, run),
+        outages=find_outages(main, run) if swept is None else (),
+        growth=fit_ttft_growth(main) if swept is None else None,
+        interference=interference,
+        examination=None if experiment is None else experiment.examine(run, verdict),
+        sweep=sweep,
+        paired=compared,
+        unread=tuple(unread),
+    )
+
+
+def _evidence_of_run(
+    main: RequestSelection, run: Run, gaps: GapCounts, experiment: Experiment | None
+) -> tuple[ProcessEvidence, ...]:
+    gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
+    if run.imported:  # they are of another load generator
+        return ()
+    found = collect_evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
+    if len(found) < 2 or not run.limits:
+        return found
+    permit_s = permit_lag_s(main.requests, run.limits)
+    return tuple(_with_permits(one, main, permit_s) for one in found)
+
+
+def _with_permits(one: ProcessEvidence, main: RequestSelection, permit_s: Floats) -> ProcessEvidence:
+    """``permit_s``: how long each request waited at the gate while a permit was free, of all processes."""
+    part = main.only(main.requests["worker"] == one.worker)
+    due_p99_ms = _p99_ms(part.outcome(OK)["ttft_from_due_s"])
+    return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]), due_p99_ms=due_p99_ms)
+
+
+def _of_rules(
+    seen: Evaluation, everything: RequestSelection, swept: SweepSummary | None
+) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison | None]:
+    """(what the rules were held against, their results, of two arms the comparison)."""
+    if seen.run.settings.compares:
+        return _of_arms(seen, everything)
+    return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
+
+
+def _of_arms(
+    seen: Evaluation, everything: RequestSelection
+) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison]:
+    """(the candidate's part, its rules and those of the pairs, the comparison)."""
+    compared, pairs = compare_arms(everything, seen.run, seen.verdict)
+    part, through, window = select_candidate_requests(everything, seen.run)
+    seen = seen._replace(main=part, ended=through, time=window)
+    return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared
+
+
+def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Without those of output, where the endpoint has none, and those that an imported result lacks: they would be empty, or
+    zero."""
+    known = tuple(row for row in rows if not run.imported or row.count or row.avg is not None)
+    return tuple(row for row in known if run.settings.generates or row.tag.removeprefix("adj_") not in OF_OUTPUT)
+
+
+def _rows(
+    part: RequestSelection, gaps: GapCounts, percentiles: Sequence[float], rates: Sequence[Row]
+) -> tuple[Row, ...]:
+    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
+
+    def row(metric: Metric) -> Row:
+        if metric.tag == POOLED:
+            return _gap_row(metric, gaps, percentiles)
+        found = make_distribution_row(metric, (finished if metric.waits else ok)[metric.column], percentiles)
+        if metric in (TTFT, TTFT_FROM_DUE):
+            found = replace(found, intervals=_intervals(ok, metric))
+        return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
+
+    rows = [row(metric) for metric in _latencies(ok)]
+    rows += rates
+    itl = ok[PER_USER.column]
+    rows.append(make_distribution_row(PER_USER, 1 / itl[itl > 0], percentiles))
+    lengths = [(metric, row(metric)) for metric in LENGTHS]
+    return (*rows, *(length for metric, length in lengths if length.count or not metric.optional))
+
+
+def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
+    """Values by the time of the send."""
+    values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
+    known: Floats = values[~np.isnan(values)]
+    return known
+
+
+def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float, float]]:
+    """Those that have both ends, in the unit of the metric."""
+    values, found = _in_order(ok, metric), dict[float, tuple[float, float]]()
+    for percentile in (50.0, 95.0):
+        low, high = estimate_percentile_interval(values, percentile).ends
+        if low is not None and high is not None:
+            found[percentile] = low * metric.scale, high * metric.scale
+    return found
+
+
+def _effective(ok: RequestSelection, metric: Metric) -> float | None:
+    known = _in_order(ok, metric)
+    return effective_size_by_ranks(known) if len(known) >= MIN_VALUES else None
+
+
+def _warmup_rows(warm: RequestSelection, gaps: GapCounts, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    return _rows(warm, gaps, percentiles, _throughputs(warm, RateWindow(warm.span()))) if warm.size else ()
+
+
+def _latencies(ok: RequestSelection) -> Iterator[Metric]:
+    """TTFO only where some answer began with reasoning: else it is TTFT again."""
+    ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
+    reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
+    return (metric for metric in LATENCIES if reasoned or not metric.optional)
+
+
+def _gap_row(metric: Metric, gaps: GapCounts, percentiles: Sequence[float]) -> Row:
+    values = zip(percentiles, gaps.percentiles_ms(percentiles), strict=True)
+    return Row(
+        label=metric.label,
+        tag=metric.tag,
+        unit=metric.unit,
+        count=gaps.count,
+        avg=gaps.avg_ms,
+        min=gaps.min_ms,
+        max=gaps.max_ms,
+        std=gaps.std_ms,
+        sum=gaps.sum_ms if gaps.count else None,
+        percentiles={p: value for p, value in values if value is not None},
+    )
+
+
+def _throughputs(part: RequestSelection, time: RateWindow) -> list[Row]:
+    """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
+    output_token_throughput, input_token_throughput, total_token_throughput."""
+    ok = part.outcome(OK)
+    rows = []
+    for throughput in THROUGHPUTS:
+        amount = _amount(ok, throughput.sums or ())
+        per_second = amount / time.seconds if amount is not None and time.seconds > 0 else None
+        if throughput.sums == ("inputs",) and amount is None:
+            continue  # only embeddings and rerank have inputs
+        rows.append(Row(label=throughput.label, tag=throughput.tag, unit=throughput.unit, avg=per_second))
+    return rows
+
+
+def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
+    """The sum of these columns, or the number of requests without any; None: one of the columns is empty."""
+    if not columns:
+        return float(ok.size)
+    amount = 0.0
+    for column in columns:
+        if (of_column := sum_of_known(ok[column])) is None:
+            return None
+        amount += of_column
+    return amount
+
+
+def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
+
+    def row(metric: Metric) -> Row:
+        low, high = bound_metric(cut, metric)
+        known, values = low == high, ok[metric.column]
+        if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
+            return adjust_for_failures(metric, values, np.empty(0), failures, percentiles)
+        values = np.append(values, low[known] / (metric.scale / 1e3))
+        return adjust_for_failures(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
+
+    return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
+
+
+def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """Figures of requests that were cancelled on purpose; empty without any."""
+    columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
+    rows = zip(CANCELLED_METRICS, columns, strict=True)
+    return tuple(make_distribution_row(metric, values, percentiles) for metric, values in rows) if part.size else ()
+
+
+def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
+    """Most frequent first."""
+    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]]
+    kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
+    rows = [
+        FailureGroup(
+            outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first
+        )
+        for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.count))
+
+
+def _conditions(part: RequestSelection, time: RateWindow, run: Run, verdict: ClientVerdict | None) -> Conditions:
+    ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
+    settings = run.settings
+    count, turns = count_sessions(part)
+    return Conditions(
+        simulated=run.simulated or bool(part["simulated"].any()),
+        server=", ".join(settings.addresses),
+        server_software=run.server,
+        model=run.model or settings.model_mix or settings.model or "",
+        model_mix=measure_model_mix(part, settings.model_mix),
+        streaming=settings.streaming,
+        loop="open" if settings.open_loop else "" if run.imported and settings.users is None else "closed",
+        arrivals=describe_arrivals(settings),
+        users=settings.users,
+        rate_per_s=find_requested_rate(run),
+        processes=settings.processes,
+        prefill_limit=settings.prefill_concurrency,
+        prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
+        users_in_force=find_users_in_force(run),
+        limit_in_force=find_limit_in_force(run),
+        asked_input_tokens=mean_of_known(ok["asked_input_tokens"]),
+        input_tokens=mean_of_known(_where_asked(ok, "input_tokens")),
+        input_deviation=_less_one(ratio_of_sums(ok["input_tokens"], ok["asked_input_tokens"])),
+        asked_output_tokens=mean_of_known(ok["asked_output_tokens"]),
+        output_tokens=mean_of_known(_where_asked(ok, "output_tokens")),
+        output_deviation=_less_one(ratio_of_sums(ok["output_tokens"], ok["asked_output_tokens"])),
+        sessions=count,
+        turns_per_session=turns,
+        cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"]),
+        duration_s=None if math.isnan(time.seconds) else time.seconds,
+        requests=part.size,
+        succeeded=ok.size,
+        failed=failed,
+        failure_rate=failed / (ok.size + failed) if ok.size + failed else None,
+        schema_checked=int(np.isfinite(ok["schema_valid"]).sum()),
+        schema_valid=int(np.nansum(ok["schema_valid"])),
+        cut=part.outcome(CUT).size,
+        cancelled=part.outcome(CANCELLED).size,
+        clock=_clock(ok),
+        client_verdict=None if verdict is None else verdict.level,
+    )
+
+
+def collect_evidence(
+    part: RequestSelection,
+    healths: Iterable[ProcessHealth],
+    *,
+    gap_p99_ms: float | None = None,
+    experiment: Experiment | None = None,
+    required: bool = False,
+) -> tuple[ProcessEvidence, ...]:
+    """The delays of each process: from its records and its health monitor.
+
+    ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
+    One row per process with requests. The prompts of an ``experiment`` differ in length: p99 of its TTFT is that of
+    its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
+    certificate.
+    """
+    health = {h.worker: h for h in healths}
+    workers = part.requests["worker"]
+    names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
+    rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
+    machines = Counter(map(_host, names))
+    rows = (replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows)
+    if experiment is not None:
+        compared_s = experiment.compared_ttft_s
+        compared_ms = None if compared_s is None else compared_s * 1e3
+        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms) for row in rows)
+    return tuple(rows)
+
+
+def _host(worker: str) -> str:
+    """Of a process, by its name in a distributed run: host, underscore, digits."""
+    return worker.rpartition("_")[0]
+
+
+def _evidence_of(
+    worker: str, part: RequestSelection, health: ProcessHealth | None, gap_p99_ms: float | None
+) -> ProcessEvidence:
+    ok = part.outcome(OK)
+    certificate = None if health is None else health.certificate
+    ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
+    missing = "its process left none" if certificate is None else certificate.missing
+    chunks = float(ok["chunks"].sum())
+    # a request that was sent again, as the server was closing its connection, was not late by the load generator's doing
+    late_s = np.where(part["resent"] > 0, np.nan, part["sent_at"] - part["admitted_at"])
+    return ProcessEvidence(
+        worker=worker,
+        requests=part.size,
+        answered=ok.size,
+        ttft_p99_ms=_p99_ms(ok["ttft_s"]),
+        ttft_p99_least_ms=_p99_ms(ok["ttft_soonest_s"]),
+        merged_share=float(ok["merged"].sum()) / chunks if chunks else None,
+        read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
+        send_lag_p99_ms=_p99_ms(late_s),
+        latest_send_ms=None if np.isnan(late_s).all() else float(np.nanmax(late_s)) * 1e3,
+        late_share=ratio_of_sums(late_s, part["closed_at"] - part["admitted_at"]),
+        loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
+        cpu_share=None if health is None else health.cpu_share,
+        cpu_wait_share=None if health is None else health.cpu_wait_share,
+        cores=None if health is None or health.machine is None else health.machine.cores,
+        ttft_off_ms=None if ttft is None else ttft.p99_ms,
+        gap_off_ms=None if gap is None else gap.p99_ms,
+        gap_p99_ms=gap_p99_ms,
+        uncertified=missing,
+    )
+
+
+def _p99_ms(seconds: Floats) -> float | None:
+    known = seconds[~np.isnan(seconds)]
+    return float(np.percentile(known, highest_known_percent(len(known)))) * 1e3 if len(known) else None
+
+
+def _where_asked(ok: RequestSelection, column: str) -> Floats:
+    """Of the requests that asked for a length, where there are any: as the mean is shown beside the length asked for."""
+    asked = ~np.isnan(ok[f"asked_{column}"])
+    return ok[column][asked] if asked.any() else ok[column]
+
+
+def _clock(ok: RequestSelection) -> str:
+    """The clock of the stamps: ``kernel``, ``thread``, or the shares of both."""
+    if not ok.size:
+        return ""
+    kernel = ok.count("clock", "kernel") / ok.size
+    if ok.count("clock", "tool"):
+        return "tool"
+    return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
+
+
+def _counts(part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts) -> RunCounts:
+    ok, cut = part.outcome(OK), part.outcome(CUT)
+    ages_s = cut["closed_at"] - find_send_times(cut)
+    return RunCounts(
+        cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
+        cut_without_chunk=int((cut["chunks"] == 0).sum()),
+        warmup=warmup,
+        never_sent=int(np.isnan(part["sent_at"]).sum()),
+        turned_away=run.turned_away,
+        records_lost=run.records_lost,
+        broken_lines=broken_lines,
+        chunks=int(ok["chunks"].sum()),
+        merged_chunks=int(ok["merged"].sum()),
+        ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),
+        not_streamed=ok.count("streamed", False),
+        tokens_from_usage=ok.count("tokens_from", "usage"),
+        tokens_from_chunks=ok.count("tokens_from", "chunks"),
+        tokens_unknown=ok.count("tokens_from", ""),
+        without_itl=ok.texts("no_itl"),
+        rejected_counts=_rejected(ok.texts("rejected")),
+        gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
+        gaps_exact=gaps.exact,
+        tokens_per_chunk=ratio_of_sums(ok["tokens_per_chunk"] * ok["chunks"], ok["chunks"]),
+        chunks_counted=int(np.nansum(ok["chunks_counted"])),
+        retransmits=int(np.nansum(part["retransmits"])),
+    )
+
+
+def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
+    """By the name of the count: how many requests, and one of its values."""
+    found: dict[str, tuple[int, str]] = {}
+    for text, requests in texts.items():
+        for line in text.split("\n"):
+            name, _, value = line.partition(" ")
+            before, first = found.get(name, (0, value))
+            found[name] = before + requests, first
+    return found
+
+
+def _gate(columns: RequestColumns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:
+    """None: the run had no gate. ``levels``: the occupancy, where it is known already."""
+    if not run.limits:
+        return None
+    levels = levels or compute_occupancy(columns.requests, run.limits)
+    return measure_gate_use(levels, *span) if levels else None
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1

@@ -1,0 +1,119 @@
+"""In force: how many users there were, and which prefill limit held, over the time of a run rather than at its start."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.run import Run
+from locust_llm.text.format import format_brief, format_count
+
+MAX_STEPS: Final = 4
+"""So many values are named each; of more the least, the greatest and the mean."""
+MIN_SHARE: Final = 0.95
+"""Of the time; a number of users that held so long is the number of users: they take a moment to be there."""
+Span = tuple[float, float]
+
+
+class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A number over a stretch of time, in steps."""
+
+    least: int
+    most: int
+    mean: float
+    """Over the time in which there was one."""
+    changes: int
+    """Within the stretch."""
+    steps: tuple[tuple[float, int | None], ...] = ()
+    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty of more than
+    MAX_STEPS."""
+    without_s: float = 0.0
+    """Seconds without a gate."""
+
+
+def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) -> StepSeries | None:
+    """``changes``: (Unix seconds, from then on) in their order; before the first of them its value holds. None without
+    any, and where there was no number at all."""
+    start, end = span
+    held: list[tuple[float, int | None]] = []
+    for at, value in changes:
+        if at >= end > start and held:
+            break
+        if not held or at <= start:
+            held = [(start, value)]
+        elif value != held[-1][1]:
+            held.append((at, value))
+    lasted = [(value, until - at) for (at, value), (until, _) in pairwise([*held, (max(start, end), None)])]
+    known = [(value, seconds) for value, seconds in lasted if value is not None]
+    if not known:
+        return None
+    values, total_s = [value for value, _ in known], sum(seconds for _, seconds in known)
+    area = sum(value * seconds for value, seconds in known)
+    return StepSeries(
+        least=min(values),
+        most=max(values),
+        mean=area / total_s if total_s > 0 else float(values[-1]),
+        changes=len(held) - 1,
+        steps=tuple((at - start, value) for at, value in held) if len(held) <= MAX_STEPS else (),
+        without_s=sum(seconds for value, seconds in lasted if value is None),
+    )
+
+
+def find_profiled_span(run: Run) -> Span:
+    """From the begin of profiling, or of what is measured of a stage, to the stop."""
+    return run.profiling_at, run.stopping_at or run.ended_at or run.profiling_at
+
+
+def find_users_in_force(run: Run) -> StepSeries | None:
+    """None of an older version, and where what followed from the load was asked for."""
+    return make_step_series([(change.at, change.users) for change in run.users], find_profiled_span(run))
+
+
+def find_limit_in_force(run: Run) -> StepSeries | None:
+    """None without a gate."""
+    return make_step_series(
+        [(change.at, change.limit) for change in run.limits if change.phase == PROFILING], find_profiled_span(run)
+    )
+
+
+def describe_users(asked: int | None, found: StepSeries | None) -> str:
+    """``6 users``; ``2 to 6 users (4.1 on average)`` where a load shape or a person changed them."""
+    if found is None or (found.most == asked and found.mean >= MIN_SHARE * found.most):
+        return format_count(asked, "user")
+    if found.least == found.most:
+        return format_count(found.most, "user")
+    return f"{found.least} to {found.most} users ({format_brief(found.mean, digits=2)} on average)"
+
+
+def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | None) -> str:
+    """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty without a gate."""
+    if asked is not None and (found is None or (ramp_s and _as_asked(asked, found))):
+        return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
+    if found is None:
+        return ""
+    if not found.changes:
+        return f"{found.most}"
+    if found.steps:
+        (_, first), *later = found.steps
+        return ", ".join([_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)])
+    without = f", without a gate for {found.without_s:.1f} s" if found.without_s else ""
+    return f"{found.least} to {found.most} ({format_brief(found.mean, digits=2)} on average, {found.changes} changes{without})"
+
+
+def format_limit_range(found: StepSeries | None) -> str:
+    """``3``, ``1 to 3``; empty without a gate."""
+    if found is None:
+        return ""
+    return f"{found.most}" if found.least == found.most else f"{found.least} to {found.most}"
+
+
+def _as_asked(asked: int, found: StepSeries) -> bool:
+    """By ones from 1 to what was asked for, and no further."""
+    rising = not found.without_s and found.most == asked and found.changes == asked - found.least
+    return rising and (not found.steps or found.steps[-1][1] == asked)
+
+
+def _limit(value: int | None) -> str:
+    return "no gate" if value is None else f"{value}"

@@ -1,0 +1,100 @@
+"""Window: the time that rates are over, of a stage the part with the load on, and the throughput in it.
+
+A stage of a sweep is measured while its load is on: before and after, requests of the first and the last wave keep the
+server as busy. Over its measured requests alone, from the first send to the last end, a rate would be too low by the time
+in which the last ones come back and no new ones go out; so rates are those of what ended within the measured time.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.run import Run
+
+from .selection import Floats, RequestSelection
+from .summary import SteadyState
+
+MIN_ANSWERED_SHARE: Final = 0.95
+"""Of the arrivals; above it the server kept up."""
+CHANCE_FACTOR: Final = 3.0
+"""The number in flight varies by the root of its mean, if arrivals are random and do not wait for each other (M/G/infinity):
+so many roots more at the end of a stretch than at its begin are no sign of a queue."""
+
+STRETCHES: Final = 10
+"""Of the measured time of a stage, for the error of its rate."""
+
+Span = tuple[float, float]
+"""Unix seconds."""
+
+
+class RateWindow(NamedTuple):
+    """The time that rates are over."""
+
+    span: Span
+    pauses: tuple[Span, ...] = ()
+    """Between repeats, when nothing was sent: they do not count."""
+
+    @property
+    def seconds(self) -> float:
+        return self.span[1] - self.span[0] - sum(end - start for start, end in self.pauses)
+
+    def of(self, at: Floats) -> Floats:
+        """The seconds of it that are over at these moments."""
+        pauses = [np.clip(at, *pause) - pause[0] for pause in self.pauses]
+        seconds: Floats = at - self.span[0] - sum(pauses)
+        return seconds
+
+
+def find_measured_span(run: Run) -> Span | None:
+    """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any run)."""
+    stage = run.stage
+    if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
+        return None
+    return stage.measured_at, stage.ended_at
+
+
+def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
+    """Those whose end lies in it."""
+    over = np.fmax(part["closed_at"], part["last_chunk_at"])
+    return part.where((over >= span[0]) & (over <= span[1]))
+
+
+def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
+    """From the last end in one stage of the run to the first send in the next."""
+    tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
+    over = np.fmax(main["closed_at"], main["last_chunk_at"])
+    for stage in run.stages:
+        before, after = over[tried < stage.began_at], tried[tried >= stage.began_at]
+        if len(before) and len(after) and after.min() > before.max():
+            yield float(before.max()), float(after.min())
+
+
+def measure_steady_state(
+    everything: RequestSelection, ended: RequestSelection, span: Span, run: Run
+) -> SteadyState | None:
+    """Of a stage. ``everything``: its requests, those of the first and the last wave too; ``ended``: those that ended in
+    ``span``."""
+    seconds = span[1] - span[0]
+    if run.stage is None or not seconds > 0:
+        return None
+    began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
+    in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
+    due = run.offer.due if run.offer is not None else 0
+    error = estimate_rate_error(ended.outcome(OK), span)
+    if not due:
+        return SteadyState(in_flight=in_flight, per_s_error=error)
+    answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
+    by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
+    kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
+    return SteadyState(in_flight=in_flight, per_s_error=error, delivered=answered / due, kept_up=kept_up)
+
+
+def estimate_rate_error(ok: RequestSelection, span: Span) -> float | None:
+    """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal stretches of it differ."""
+    over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
+    if len(over) < STRETCHES:
+        return None
+    counts, _ = np.histogram(over, STRETCHES, span)
+    return float(counts.std(ddof=1)) * STRETCHES**0.5 / (span[1] - span[0])

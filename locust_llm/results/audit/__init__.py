@@ -1,1 +1,0 @@
-"""Audit: which figures of a result cannot be true together; the rules are in ``shape.py`` and ``flow.py``."""

@@ -1,4 +1,0 @@
-"""Spans of the server, as they come: a receiver of OTLP/HTTP in a process of its own, and its other end in the run.
-
-Read first: receiver.py (in the master, or the only process), then server.py (the process). May use: core.
-"""

@@ -1,0 +1,188 @@
+"""Buffering: whether answers came as they were made, or were held back on the way and let go in lumps; the likely cause.
+
+What is between server and client holds back all answers, at any time of a run. A stall, of the server or of this process,
+holds back some of them, for a while. So there is an alarm only when most answers came so, early and late, over some time;
+it is taken back when that turns out to be wrong. The end of the run is judged by the same criterion.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from locust_llm.records.record import OK, Record
+
+SLOT_S: Final = 5.0
+SLOT_ANSWERS: Final = 50
+"""Answers that are looked at in so many seconds: each costs some microseconds."""
+WARN_AFTER: Final = 20
+WARN_AFTER_S: Final = 10.0
+"""Answers, and seconds from the first to the last of them, before which there is no alarm during the run."""
+MIN_ANSWERS: Final = 3
+"""Below this number of a kind there is no conclusion."""
+CHUNKS: Final = 10_000
+"""Of an answer that are looked at, its first: it takes 5 ms."""
+MIN_TOKENS: Final = 8
+"""Of an answer that is long enough."""
+AT_ONCE_US: Final = 1_000
+"""No model writes eight tokens in a millisecond."""
+WAITED_US: Final = 100_000
+"""A whole answer that took less may have been made so fast, or cached."""
+LUMP: Final = 4.0
+"""Chunks that came together on average, where they are held back until a buffer is full."""
+USUAL_LUMP: Final = 3
+"""Chunks that came together at least half of the times: a stall makes a few large lumps among single chunks."""
+DELAYED_ACK_US: Final = (38_000, 45_000)
+"""Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a server without TCP_NODELAY
+waits for that before it sends a further small segment (RFC 896)."""
+TOGETHER: Final = 1.3
+"""Chunks to a read from which on something is held back for the next one."""
+DELAYED_SHARE: Final = 0.8
+"""Of the gaps, at least, that are as long as a delayed acknowledgement."""
+TOKENS_A_CHUNK: Final = 1.2
+TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
+
+WHOLE: Final = "whole"
+DELAYED: Final = "delayed"
+LUMPS: Final = "lumps"
+
+
+class Buffering:
+    """Of one server, over the answers it was given."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        """Successful streams that are long enough."""
+        self.ways: Counter[str] = Counter()
+        """How many of them came in which way, where it was not as they were made."""
+        self.chunks = self.tokens = 0
+        """Of those whose tokens the server counted."""
+        self._slots: dict[int, Counter[str]] = defaultdict(Counter)
+        """The ways by time, the empty one too."""
+        self._first_at = self._last_at = 0.0
+        self._longest_us = 0
+        self._alarm_s: float | None = None
+        """When there was an alarm, in seconds after the first answer."""
+        self._retracted = False
+
+    def add(self, record: Record) -> str:
+        """Only successful streams of some length count. A line for the console: the alarm, or that it was wrong;
+        else empty."""
+        us = record.chunk_us
+        tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
+        if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
+            return ""
+        at = record.closed_at + record.clock_offset_s
+        self._first_at = self._first_at or at
+        slot = self._slots[int((at - self._first_at) // SLOT_S)]
+        if slot.total() >= SLOT_ANSWERS or read_too_late(record):
+            return ""
+        self._last_at = max(self._last_at, at)
+        self.answers += 1
+        if record.tokens_from == "usage" and record.choices == 1:
+            self.chunks += len(us)
+            self.tokens += tokens
+        way = classify_buffering(record)
+        slot[way] += 1
+        self.ways[way] += bool(way)
+        if way == WHOLE:
+            self._longest_us = max(self._longest_us, us[-1])
+        return self._news()
+
+    def _news(self) -> str:
+        seconds = self._last_at - self._first_at
+        if self._alarm_s is None:
+            if self.answers < WARN_AFTER or seconds < WARN_AFTER_S or not self.way:
+                return ""
+            self._alarm_s = seconds
+            return next(self.remarks())
+        if self._retracted or self.way:
+            return ""
+        self._retracted = True
+        return self._retraction()
+
+    def _retraction(self) -> str:
+        return (
+            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} answers so far were held back, which stalls explain."
+        )
+
+    @property
+    def way(self) -> str:
+        """In which most of them came, in the earlier half of the time as in the later one; empty: as they were made, or too
+        few."""
+        way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
+        if not way or count < MIN_ANSWERS:
+            return ""
+        slots = sorted(slot for slot, ways in self._slots.items() if ways)
+        middle = (slots[0] + slots[-1] + 1) // 2 if len(slots) > 1 else slots[0]
+        earlier = [self._slots[slot] for slot in slots if slot < middle]
+        later = [self._slots[slot] for slot in slots if slot >= middle]
+        parts = [part for part in (earlier, later) if part]
+        most = all(2 * sum(ways[way] for ways in part) >= sum(ways.total() for ways in part) for part in parts)
+        return way if most and 2 * count >= self.answers else ""
+
+    @property
+    def tokens_a_chunk(self) -> float | None:
+        """As the server counted them; None where it did not."""
+        return self.tokens / self.chunks if self.chunks else None
+
+    def remarks(self) -> Iterator[str]:
+        """What a reader of TTFT and gaps must know, by all answers until now."""
+        if self._alarm_s is not None and not self.way:
+            yield self._retraction()
+        of = f"{self.ways[self.way]} of {self.answers} answers" if self.way else ""
+        if self.way == WHOLE:
+            yield (
+                f"WARNING: BUFFERED STREAM: {of} came whole, every chunk within a millisecond, after up to "
+                f"{self._longest_us / 1e6:.1f} s. Something on the way collects them, most likely a proxy (nginx: "
+                "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it too). Time to First Token "
+                "and all gaps are those of the buffer, not of the server."
+            )
+        elif self.way == DELAYED:
+            yield (
+                f"WARNING: BUFFERED STREAM: the chunks of {of} came in steps of 40 ms: the server waits for delayed "
+                "acknowledgements before it sends the next (Nagle's algorithm). Set TCP_NODELAY in the server, or in the "
+                "proxy before it. Gaps are those of TCP, not of the model."
+            )
+        elif self.way == LUMPS:
+            yield (
+                f"WARNING: BUFFERED STREAM: the chunks of {of} came together, {LUMP:g} or more at a time on average: a "
+                "buffer lets them go when it is full (a proxy, compression, a server that writes several tokens at a time). "
+                "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is nearly right."
+            )
+
+
+def classify_buffering(record: Record) -> str:
+    """In which way one answer came that was held back: WHOLE, DELAYED or LUMPS; empty where it was not, or where it was
+    this machine that read late."""
+    us = record.chunk_us
+    span_us = us[-1] - us[0]
+    first = us[:CHUNKS]
+    if read_too_late(record):
+        return ""
+    if len(us) > 1 and span_us <= AT_ONCE_US:
+        return WHOLE if us[-1] >= WAITED_US else ""
+    reads = sorted(set(first))
+    together = len(first) / len(reads)
+    gaps_us = [after - before for before, after in pairwise(reads)]
+    low, high = DELAYED_ACK_US
+    if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and fraction_in_range(gaps_us, low, high) >= DELAYED_SHARE:
+        return DELAYED
+    usual = median(Counter(first).values())
+    return LUMPS if together >= LUMP and usual >= USUAL_LUMP else ""
+
+
+def read_too_late(record: Record) -> bool:
+    """This machine read so late that it may have put chunks together itself: later than one follows another on average, or
+    where all came at once, than half of what they took."""
+    us = record.chunk_us
+    span_us = us[-1] - us[0]
+    lag_us = record.read_lag_us or 0
+    if span_us <= AT_ONCE_US:
+        return lag_us > max(us[-1] / 2, AT_ONCE_US) / 2
+    return lag_us >= max(span_us / (len(us) - 1), AT_ONCE_US)
+
+
+def fraction_in_range(values: list[int], low: int, high: int) -> float:
+    return sum(low <= value <= high for value in values) / len(values)

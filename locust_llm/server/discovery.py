@@ -1,0 +1,394 @@
+"""Discovery: the server's models, its name and the tokens of a word, asked once before the load.
+
+Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else. Nothing of an
+answer is taken that is not of the type it must have; of its texts nothing that ``shown`` has not seen but the model to ask
+for, and that is one which it leaves as it is.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Final
+
+import gevent
+import msgspec
+
+from locust_llm.client.exchange import SIMULATOR, UserConnection
+from locust_llm.protocols.completion import status_message
+from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
+from locust_llm.records.machine import Commit
+from locust_llm.records.run import CalibrationRequest
+from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
+from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, make_length_fields, obeys_length
+from locust_llm.settings.address import join_server_url
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.settings import Settings
+from locust_llm.text.untrusted import NAME_BYTES, Secrets, collect_secrets, sanitise_text
+from locust_llm.workload.answer_schema import MISSING, find_response_schema, has_jsonschema
+from locust_llm.workload.mix import format_canonical_mix
+from locust_llm.workload.prompts import PromptLengthModel, draw_sample_numbers
+
+from .identity import TIMEOUT_S, identify_server
+from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
+from .refusals import (
+    BUSY,
+    explain_forgotten_responses,
+    explain_permanent_failure,
+    explain_refused_request,
+    explain_too_long_answers,
+    explain_too_long_prompts,
+    find_answered_protocols,
+    has_key,
+    is_fit_to_show,
+    list_answer_lengths,
+    list_some_names,
+    read_context_length,
+)
+from .request_form import RequestForm
+from .tokenizer_calibration import calibrate_tokenizer
+
+logger = logging.getLogger("locust_llm")
+
+MODELS_TIMEOUT_S: Final = 10.0
+"""Of what computes nothing."""
+WAITING_AFTER_S: Final = 3.0
+"""After this wait for an answer the console has a line about it."""
+LINE_BYTES: Final = 2_000
+INSECURE: Final = (
+    "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could read and change "
+    "everything, the key too"
+)
+Ask = Callable[..., FetchedResponse]
+"""From method, path, body (``data``) and ``timeout_s`` to an answer. Raises FetchFailed."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+    aliases: Any = None
+    """Of llama.cpp, a list."""
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+WAIT_ADVICE: Final = " (--wait-for-model-timeout waits for it)"
+"""What a refusal of a run ends with; commands without that option leave it out."""
+
+
+class DiscoveryFailed(Exception):
+    """Why there can be no run, as one line that says what to do."""
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt."""
+
+    model: str | None = None
+    """Of a mix the first one, which the probes ask for."""
+    mix: str = ""
+    server: str = ""
+    """Name and version; where neither is known its Server header."""
+    server_flags: dict[str, str] = {}
+    proxy: str = ""
+    """See Run."""
+    simulated: bool = False
+    lengths: PromptLengthModel = PromptLengthModel()
+    form: RequestForm = RequestForm()
+    """Of its requests, where this server refuses fields of theirs."""
+    length_way: tuple[str, ...] = ()
+    """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
+    probes: tuple[CalibrationRequest, ...] = ()
+    context: int | None = None
+    """Tokens that the model has room for; None: the server does not list it."""
+    dataset_sessions: int | None = None
+    """See Run."""
+    notes: tuple[str, ...] = ()
+    commit: Commit | None = None
+    candidate: "Discovery | None" = None
+    """Of the other arm, where there are two that differ."""
+
+    @property
+    def models(self) -> str:
+        """What the run asks for: a mix with its weights, else the model."""
+        return self.mix or self.model or ""
+
+
+def find_spoken_protocols(
+    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+) -> list[str]:
+    """The protocols that the server answers besides that of the settings, as ``--endpoint-type`` has them: each is asked
+    for one token. ``until``: when it ends, monotonic s."""
+    line = UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    try:
+        return find_answered_protocols(ask, settings, model, until)
+    finally:
+        line.close()
+
+
+def find_request_form(
+    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+) -> tuple[RequestForm, str, list[str]]:
+    """The form of requests that this server takes, why it takes none, and notes. ``until``: when it ends, monotonic s."""
+    secrets, line = collect_secrets(headers, headers), UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    left_s = max(0.1, until - time.monotonic())
+    probes = ProbeRequests(ask, settings, model, key=has_key(headers), timeout_s=left_s)
+    try:
+        why = probes.find_form()
+    except FetchFailed as error:
+        why = probes.unanswered(error)
+    finally:
+        line.close()
+    notes = [sanitise_text(note, secrets, most=LINE_BYTES) for note in probes.notes]
+    return probes.form, sanitise_text(why, secrets, most=LINE_BYTES), notes
+
+
+def discover_server(
+    settings: Settings,
+    headers: Mapping[str, str],
+    *,
+    verify: bool | str = True,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Discovery:
+    """Ask the server. Raises SurveyFailed."""
+    secrets = collect_secrets(headers, headers)
+    line = UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    try:
+        return _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
+    except DiscoveryFailed as error:  # servers like to quote the key that they refuse
+        raise DiscoveryFailed(sanitise_text(str(error), secrets, most=LINE_BYTES)) from None
+    finally:
+        line.close()  # before any fork
+
+
+def _ask(
+    settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
+    data: bytes = b"", *, timeout_s: float, kind: str = "", begun: bool = False,
+) -> FetchedResponse:  # fmt: skip
+    """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see fetch."""
+    waiting = gevent.spawn_later(
+        WAITING_AFTER_S, logger.info,
+        f"Waiting for {join_server_url(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
+    )  # fmt: skip
+    try:
+        sent = convert_key_headers(kind, headers, settings.endpoint_type) if kind else headers
+        url = join_server_url(settings.host, path)
+        return fetch(method, url, sent, data, line=line, verify=verify, timeout_s=timeout_s, begun=begun)
+    finally:
+        waiting.kill(block=False)
+
+
+def _survey(
+    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object], *,
+    key: bool,
+) -> Discovery:  # fmt: skip
+    answer = _models(ask, settings, clock, sleep)
+    header = sanitise_text(answer.server, secrets, most=NAME_BYTES)
+    model, notes = _choose(settings, answer, secrets, key=key)
+    if not has_jsonschema() and find_response_schema(collect_extra_inputs(settings)) is not None:
+        notes.append(f"answers are not held against their schema, as {MISSING}")
+    if settings.insecure and settings.host.startswith("https:"):
+        notes.append(INSECURE)
+    props = cache(partial(_props, ask))
+    contexts = [read_context_length(answer.body, name, props) for name in (settings.models or (model,))]
+    context = min(filter(None, contexts), default=None)
+    for refuses, sentence in explain_too_long_prompts(settings, context) if context is not None else ():
+        if refuses:
+            raise DiscoveryFailed(sentence)
+        notes.append(sentence)
+    server, flags = _identity(ask, header, answer, secrets)
+    found = Discovery(
+        model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
+        simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
+    )  # fmt: skip
+    if settings.probe:
+        probes = ProbeRequests(ask, settings, model, key=key)
+        if settings.generates:
+            found = _find_form(probes, found)
+            found = _find_longest(probes, found)
+        found = _measure(probes, found)
+        found = _keep_length(probes, found) if settings.generates else found
+        if settings.responses_state == "server" and (why := explain_forgotten_responses(ask, settings, model)):
+            raise DiscoveryFailed(f"--responses-state server: {why}")
+    return msgspec.structs.replace(
+        found, notes=tuple(sanitise_text(note, secrets, most=LINE_BYTES) for note in found.notes)
+    )
+
+
+def _identity(ask: Ask, header: str, models: FetchedResponse, secrets: Secrets) -> tuple[str, dict[str, str]]:
+    """(name and version, flags)."""
+
+    def get(path: str) -> bytes | None:
+        answer = ask("GET", path, timeout_s=TIMEOUT_S)
+        return answer.body if answer.status == 200 else None
+
+    if header.startswith(SIMULATOR) or (found := identify_server(get, header, models.body)) is None:
+        return header, {}
+    flags = {name: sanitise_text(value, secrets, most=NAME_BYTES) for name, value in found.flags}
+    return sanitise_text(found.name, secrets, most=NAME_BYTES), flags
+
+
+def _props(ask: Ask) -> dict[str, Any] | None:
+    """Of llama.cpp."""
+    try:
+        answer = ask("GET", "/props", timeout_s=MODELS_TIMEOUT_S)
+    except FetchFailed:
+        return None
+    return decode_response(answer.body, dict[str, Any]) if answer.status == 200 else None
+
+
+def _models(
+    ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]
+) -> FetchedResponse:
+    """The answer of GET /v1/models, waited for if that was asked."""
+    until, waited = clock() + settings.wait_for_model_timeout_s, ""
+    while True:
+        try:
+            answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
+            reason = f"HTTP {answer.status}" if answer.status >= 500 else ""
+        except FetchFailed as error:
+            if why := explain_permanent_failure(settings, error, over=clock() >= until):
+                raise DiscoveryFailed(why) from error
+            reason = str(error)
+        if not reason or (reason.startswith("HTTP") and clock() >= until):
+            return answer
+        if clock() >= until:
+            raise DiscoveryFailed(f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}")
+        if not waited:
+            waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
+            logger.info(sanitise_text(waited, most=LINE_BYTES))
+        sleep(1.0)
+
+
+def _choose(
+    settings: Settings, answer: FetchedResponse, secrets: Secrets, *, key: bool = False
+) -> tuple[str | None, list[str]]:
+    """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
+    asked, flag = settings.models, "--model-mix" if settings.model_mix else "--model"
+    first = asked[0] if asked else None
+    if answer.status in (401, 403):
+        why = explain_refused_request(answer.status, status_message(answer.body), settings, key=key)
+        if settings.model_check:
+            raise DiscoveryFailed(why)
+        return first, [f"the models were not listed: {why}"]
+    for name in asked:
+        if sanitise_text(name, most=NAME_BYTES) != name:
+            raise DiscoveryFailed(
+                f"{flag} {name!r} is no name that can be shown: it has other characters than text, or is too long"
+            )
+    models = decode_response(answer.body, _Models) if answer.status == 200 else None
+    names = [model.id for model in models.data] if models is not None else []
+    if not names:
+        status = answer.status
+        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
+    if first is None:
+        showable = [name for name in names if is_fit_to_show(name, secrets)]
+        if not showable:
+            raise DiscoveryFailed(
+                f"no name of a model that the server lists can be shown (they hold control characters or a secret, end in "
+                f"*, or are longer than {NAME_BYTES} bytes): give --model"
+            )
+        chosen = f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
+        return showable[0], [chosen] if len(names) > 1 else []
+    known = [] if models is None else models.data
+    missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
+    if not missing:
+        return first, []
+    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {list_some_names(names, secrets)}"
+    if settings.model_check:
+        raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
+    given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
+    return first, [f"{listed}: {', '.join(missing)} {given} (--no-model-check)"]
+
+
+def _goes_by(name: str, model: _Model) -> bool:
+    """A gateway lists ``openai/*`` where it takes any name that begins so."""
+    aliases = model.aliases if isinstance(model.aliases, list) else []
+    return name == model.id or name in aliases or (model.id.endswith("*") and name.startswith(model.id[:-1]))
+
+
+def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """The lengths of prompts in tokens, as the server counts them."""
+    count_by_chat = partial(_count_by_chat, probes)
+    if not probes.settings.generates:  # else the first request has shown that it answers
+        count_by_chat(*draw_sample_numbers(1))
+    counted = calibrate_tokenizer(probes.ask, probes.settings, found.model, found.context, count_by_chat)
+    return msgspec.structs.replace(
+        found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
+    )
+
+
+def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
+    """By a chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other."""
+    least = PROTOCOLS[probes.settings.endpoint_type].least_texts
+    try:
+        answer = probes.send([{"role": "user", "content": text}] * least)
+    except FetchFailed as error:
+        raise DiscoveryFailed(probes.unanswered(error)) from error
+    if why := probes.refusal(answer):
+        raise DiscoveryFailed(why)
+    return (decode_completion(probes.settings, answer).input_tokens or 0) // least or None
+
+
+def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """The first request, as the load has them: what the server refuses of it is left out or renamed. Raises
+    DiscoveryFailed."""
+    try:
+        why = probes.find_form()
+    except FetchFailed as error:
+        raise DiscoveryFailed(probes.unanswered(error)) from error
+    if why:
+        raise DiscoveryFailed(why)
+    return msgspec.structs.replace(found, form=probes.form, notes=(*found.notes, *probes.notes))
+
+
+def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """Ask for as many tokens as the longest answer of the load, where the server does not list how many it allows: it would
+    refuse each such request of the load. Raises DiscoveryFailed where it refuses most of them."""
+    if found.context is not None:
+        return found
+    s = probes.settings
+    sizes = sorted(list_answer_lengths(s))
+    longest, median = sizes[-1], sizes[len(sizes) // 2]
+    if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
+        return found
+    why = message if median == longest else probes.refuses_length(median)
+    if why and not (s.input_file or s.has_own_code):
+        raise DiscoveryFailed(explain_too_long_answers(s, median, why))
+    note = f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
+
+
+def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
+    """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
+    went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
+    DiscoveryFailed if the server refuses what a run would send."""
+    asked, extra, settings = list(found.probes), collect_extra_inputs(probes.settings), probes.settings
+    chosen = any(name in extra for way in WAYS for name in way)
+    for way in (ways := [(), *(() if chosen else WAYS)]):
+        tokens = None if chosen else LENGTH_TOKENS
+        fields = extra | make_length_fields(way, LENGTH_TOKENS)
+        try:
+            answer = probes.send(QUESTION, tokens, **fields)
+            if not way and answer.status >= 500:  # one failure shows nothing: what if it fails again?
+                answer = probes.send(QUESTION, tokens, **fields)
+        except FetchFailed as error:  # the next one would take as long
+            note = f"it is not known whether outputs can be kept at their length: {error}"
+            return msgspec.structs.replace(found, probes=tuple(asked), notes=(*found.notes, note))
+        if not way and answer.status not in BUSY and (why := probes.refusal(answer)):
+            raise DiscoveryFailed(why)
+        made = (completion := decode_completion(settings, answer)).output_tokens
+        if chosen or not completion.finished or (made is None and completion.input_tokens is None):
+            continue
+        asked.append(
+            CalibrationRequest(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0)
+        )
+        if obeys_length(answer.status, made, completion.finish_reason):
+            if way:
+                return msgspec.structs.replace(found, probes=tuple(asked), length_way=way)
+            del ways[2:]
+    return msgspec.structs.replace(found, probes=tuple(asked))

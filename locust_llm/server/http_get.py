@@ -1,0 +1,184 @@
+"""A small request and its whole answer, in bounded time and of bounded size: what the survey and the meter ask.
+
+The way is that of the load: our own connections, certificates, proxy and HTTP parser, no redirect. But no thread reads
+here, as nothing is timed, and as the survey comes before Locust forks.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import requests
+from gevent import Timeout
+
+from locust_llm.client.compression import decompress_body, parse_codings
+from locust_llm.client.connection import ConnectFailed, Connection, Target, TLSClosed
+from locust_llm.client.exchange import UserConnection
+from locust_llm.client.http_frame import HTTPParseError, HTTPResponseParser
+from locust_llm.client.requests_bridge import format_request_head, make_target
+from locust_llm.client.response import MAX_ERROR_BYTES, MAX_HEADER_BYTES
+from locust_llm.protocols.completion import repair_json
+
+PROBE_HEADER: Final = "X-Locust-LLM-Probe"
+"""Marks requests of our own that are no load."""
+MAX_BYTES: Final = 4 << 20
+"""Of an answer, its headers included."""
+OK: Final = 200
+_EVENT_END: Final = re.compile(rb"\n\r?\n")
+T = TypeVar("T")
+
+
+class FetchFailed(Exception):
+    """``outcome`` is one of the record's, ``too_large``, or ``no_url``."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class FetchedResponse(NamedTuple):
+    """A whole one, whatever its status."""
+
+    status: int
+    server: str
+    """Its Server header, as it came."""
+    body: bytes
+
+
+def fetch(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    data: bytes = b"",
+    *,
+    line: UserConnection | None = None,
+    verify: bool | str = True,
+    timeout_s: float,
+    max_bytes: int = MAX_BYTES,
+    begun: bool = False,
+) -> FetchedResponse:
+    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
+    for the next question. ``verify``: as requests has it. ``begun``: of a stream its first event is enough, and the
+    connection is closed behind it, at which servers end the answer.
+
+    Raises FetchFailed.
+    """
+    wire, where = _prepared(method, url, headers, data, verify)
+    used = line or UserConnection()
+    limit = Timeout.start_new(timeout_s)
+    kept = False
+    try:
+        answer, kept = _asked(used, where, wire, max_bytes, begun)
+        return answer
+    except ConnectFailed as error:
+        raise FetchFailed(error.outcome, _reason(error)) from error
+    except TLSClosed as error:
+        raise FetchFailed("tls", str(error)) from error
+    except OSError as error:
+        outcome = "timeout" if isinstance(error, TimeoutError) else "reset"
+        raise FetchFailed(outcome, error.strerror or str(error)) from error
+    except Timeout as error:
+        if error is not limit:
+            raise
+        raise FetchFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
+    finally:
+        limit.close()
+        if line is None or not kept:
+            used.close()
+
+
+def _asked(
+    line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool
+) -> tuple[FetchedResponse, bool]:
+    """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
+    kept, so that not a byte came."""
+    while True:
+        old, frame = line.open(where) is None, HTTPResponseParser()
+        connection = line.connection
+        assert connection is not None
+        try:
+            connection.send(connection.sealed([wire]))
+            return _answer(connection, frame, max_bytes, begun), frame.complete and frame.reusable
+        except (OSError, TLSClosed, FetchFailed):
+            if not old or frame.message_begun:
+                raise
+            line.close()
+
+
+def _prepared(
+    method: str, url: str, headers: Mapping[str, str], data: bytes, verify: bool | str
+) -> tuple[bytes, Target]:
+    """(what goes over the wire, where to)."""
+    own = {**requests.utils.default_headers(), "Accept-Encoding": "identity", PROBE_HEADER: "1", **headers}
+    if data:
+        own["Content-Type"] = "application/json"
+    try:
+        prepared = requests.Request(method, url, data=data or None, headers=own).prepare()
+    except requests.RequestException as error:
+        raise FetchFailed("no_url", str(error)) from error
+    if not (prepared.url or "").startswith(("http://", "https://")):
+        raise FetchFailed("no_url", "it begins with neither http:// nor https://")
+    try:
+        return format_request_head(prepared) + b"\r\n" + data, make_target(prepared.url or "", verify, None)
+    except OSError as error:  # of the certificates to trust
+        raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
+
+
+def _answer(connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool) -> FetchedResponse:
+    """Raises FetchFailed, OSError and TLSClosed."""
+    received, body, looked = 0, bytearray(), 0
+    while not _whole(frame):
+        if begun and frame.has_headers and frame.get_code() == OK and _EVENT_END.search(body, looked):
+            break
+        looked = max(0, len(body) - 2)
+        data = connection.receive()
+        if data is None:
+            frame.end()
+            if _whole(frame) and not (connection.cut and decode_response(bytes(body), msgspec.Raw) is None):
+                break
+            raise FetchFailed("closed", "the server closed the connection before the answer was complete")
+        received += len(data)
+        if received > max_bytes:
+            raise FetchFailed("too_large", f"the answer has more than {max_bytes >> 20} MB")
+        try:
+            frame.feed(data)
+        except (HTTPParseError, ValueError) as error:
+            if _whole(frame):  # a whole answer, and something after it
+                break
+            raise FetchFailed("malformed", f"no HTTP: {error}") from error
+        finally:
+            for _, piece in frame.pieces:  # of a byte each, perhaps: they must not pile up
+                body += piece
+            frame.pieces.clear()
+        if received > MAX_HEADER_BYTES and not frame.has_headers:
+            raise FetchFailed("malformed", "no HTTP: headers without end")
+    content = bytes(body)
+    if applied := parse_codings(str(frame.get("content-encoding", ""))):
+        failed = frame.get_code() >= 400
+        found = decompress_body(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
+        if found is None:
+            raise FetchFailed("malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for")
+        content = found
+    return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
+
+
+def _whole(frame: HTTPResponseParser) -> bool:
+    return frame.complete
+
+
+def decode_response(body: bytes, kind: type[T]) -> T | None:
+    """The JSON of an answer, if it is of this type to the last field; a truth value is no number."""
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except ValueError:
+            return msgspec.json.decode(repair_json(body), type=kind)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reason(error: ConnectFailed) -> str:
+    """Without the address, which whoever asked knows."""
+    cause: Any = error.__cause__
+    return getattr(cause, "strerror", None) or str(error).partition(": ")[2] or str(error)

@@ -1,0 +1,201 @@
+"""Identity: which server it is, in which version, and with which flags, as far as it tells; its chat template's head.
+
+Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics, SGLang /server_info
+(before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM /health/readiness. Who made the models (``owned_by``) or
+the Server header tells which to ask; a header that names only the framework tells nothing, and the pages are tried, at last
+FastAPI's /openapi.json.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from operator import eq
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.records.server_metrics import ENGINES
+from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
+from locust_llm.settings.settings import Settings
+
+TIMEOUT_S: Final = 2.0
+"""Of each page."""
+UNNAMED: Final = ("", "uvicorn", "hypercorn", "gunicorn", "granian", "nginx", "envoy", "istio-envoy")
+"""Server headers of frameworks and proxies: the server itself gave no name."""
+MAX_FLAGS: Final = 24
+_CACHE_CONFIG: Final = re.compile(r"^vllm:cache_config_info\{([^}\n]{1,8000})\}", re.MULTILINE)
+_LABEL: Final = re.compile(r'([a-z_]{1,60})="([^"\\]{0,200})"')
+
+# those that say how it computes; never a path, an address or a key
+VLLM: Final = ("block_size", "cache_dtype", "enable_prefix_caching", "gpu_memory_utilization", "num_gpu_blocks")
+SGLANG: Final = (
+    "tp_size", "pp_size", "dp_size", "ep_size", "dtype", "quantization", "kv_cache_dtype", "context_length",
+    "mem_fraction_static", "max_running_requests", "max_total_num_tokens", "chunked_prefill_size", "max_prefill_tokens",
+    "schedule_policy", "disable_radix_cache", "enable_mixed_chunk", "attention_backend", "speculative_algorithm",
+    "speculative_num_draft_tokens", "disaggregation_mode",
+)  # fmt: skip
+TGI: Final = (
+    "model_dtype", "max_concurrent_requests", "max_input_length", "max_input_tokens", "max_total_tokens",
+    "max_batch_prefill_tokens", "max_batch_total_tokens", "max_waiting_tokens", "waiting_served_ratio",
+)  # fmt: skip
+
+
+class ServerIdentity(NamedTuple):
+    """Texts of the server's, not made safe to show yet."""
+
+    name: str
+    """With its version, where it has one: ``vLLM 0.32.0``."""
+    flags: tuple[tuple[str, str], ...] = ()
+
+
+Get = Callable[[str], bytes | None]
+"""From a path to the body of an answer with status 200. Raises FetchFailed."""
+
+
+class _Ids(msgspec.Struct):
+    tokens: list[int] = []
+
+
+class _Card(msgspec.Struct):
+    owned_by: Any = None
+
+
+class _Cards(msgspec.Struct):
+    data: list[_Card]
+
+
+def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | None:
+    """``models``: the answer of /v1/models. None: it is known by no more than its header. A page that does not come in time
+    ends the questions."""
+    cards = decode_response(models, _Cards)
+    owners = (
+        {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)} if cards is not None else set()
+    )
+    try:
+        return next(filter(None, (way(get) for way in _ways(header, owners))), None)
+    except FetchFailed:
+        return None
+
+
+def count_template_head_tokens(
+    ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
+) -> int | None:
+    """How many tokens stand before the text of a request, as two that begin differently have them in common; None:
+    /tokenize does not tell. Raises FetchFailed."""
+    ids: list[list[int]] = []
+    for text in ("Yes", "7 times"):
+        body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
+        answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
+        told = decode_response(answer.body, _Ids) if answer.status == 200 else None
+        ids.append([] if told is None else told.tokens)
+    return sum(takewhile(bool, map(eq, *ids))) if all(ids) else None
+
+
+def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdentity | None]]:
+    """What to try, one after the other."""
+    for owner, way in OWNERS.items():
+        if owner in owners:
+            yield way
+    if header.startswith("llama.cpp"):
+        yield _llamacpp
+    if header.partition("/")[0].strip().lower() in UNNAMED:
+        yield from (_by_metrics, _litellm, _tgi, _by_openapi)
+
+
+def _vllm(get: Get) -> ServerIdentity:
+    found = _CACHE_CONFIG.search((get("/metrics") or b"").decode("utf-8", "replace"))
+    return ServerIdentity(_named("vLLM", _json(get("/version")).get("version")), _chosen(
+        dict(_LABEL.findall(found[1])) if found else {}, VLLM
+    ))  # fmt: skip
+
+
+def _sglang(get: Get) -> ServerIdentity:
+    told = _json(get("/server_info")) or _json(get("/get_server_info"))
+    return ServerIdentity(_named("SGLang", told.get("version")), _chosen(told, SGLANG))
+
+
+def _llamacpp(get: Get) -> ServerIdentity:
+    told = _json(get("/props"))
+    if "total_slots" not in told and (slots := decode_response(get("/slots") or b"", list[Any])):
+        told = {**told, "total_slots": len(slots)}
+    settings = told.get("default_generation_settings")
+    inner = settings if isinstance(settings, dict) else {}
+    flags = _chosen({**told, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))
+    return ServerIdentity(_named("llama.cpp", told.get("build_info")), flags)
+
+
+def _tensorrt(get: Get) -> ServerIdentity:
+    return ServerIdentity(_named("TensorRT-LLM", _json(get("/version")).get("version")))
+
+
+def _tgi(get: Get) -> ServerIdentity | None:
+    told = _json(get("/info"))
+    if not {"model_id", "version"} <= told.keys():
+        return None
+    return ServerIdentity(_named("TGI", told["version"]), _chosen(told, TGI))
+
+
+def _litellm(get: Get) -> ServerIdentity | None:
+    version = _json(get("/health/readiness")).get("litellm_version")
+    return ServerIdentity(_named("LiteLLM", version)) if version else None
+
+
+def _by_openapi(get: Get) -> ServerIdentity | None:
+    """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither name nor version, but has
+    a route that is no other server's."""
+    told = _json(get("/openapi.json"))
+    info, paths = told.get("info"), told.get("paths")
+    if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
+        return ServerIdentity(_named("LiteLLM", info.get("version")))
+    return ServerIdentity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
+
+
+def _by_metrics(get: Get) -> ServerIdentity | None:
+    """By the names of its metrics, whoever owns the models."""
+    page = b"\n" + (get("/metrics") or b"")
+    engine = next((engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None)
+    if engine is None:
+        return None
+    way = _BY_ENGINE.get(engine)
+    return ServerIdentity(engine) if way is None else way(get)
+
+
+OWNERS: Final[Mapping[str, Callable[[Get], ServerIdentity | None]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "llamacpp": _llamacpp,
+    "tensorrt_llm": _tensorrt,
+}
+_BY_ENGINE: Final[Mapping[str, Callable[[Get], ServerIdentity | None]]] = {
+    "vLLM": _vllm,
+    "SGLang": _sglang,
+    "llama.cpp": _llamacpp,
+    "TensorRT-LLM": _tensorrt,
+    "TGI": _tgi,
+}
+
+
+def _json(body: bytes | None) -> dict[str, Any]:
+    """Empty of what is no object."""
+    return decode_response(body, dict[str, Any]) or {} if body is not None else {}
+
+
+def _named(name: str, version: Any) -> str:
+    known = (
+        isinstance(version, str) and version and "unknown" not in version
+    )  # b0-unknown: a build outside of its repository
+    return f"{name} {version}" if known else name
+
+
+def _chosen(told: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Those that are set."""
+    flags = ((name, told.get(name)) for name in names)
+    return tuple(
+        (
+            name,
+            f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value),
+        )
+        for name, value in flags
+        if isinstance(value, (str, int, float)) and value not in ("", "None")
+    )[:MAX_FLAGS]

@@ -1,0 +1,238 @@
+"""The metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a run; in the master or
+the only process.
+
+Each page has a greenlet, a connection and time limits of its own, so a slow one holds up neither the load nor the others. A
+page is read in pieces, between which the others have their turn. What fails is a sample too, with the reason.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import gevent
+import msgspec
+from gevent.event import Event
+from msgspec.structs import replace
+
+from locust_llm.client.exchange import UserConnection
+from locust_llm.files.buffered_file import BufferedFile
+from locust_llm.records.server_metrics import (
+    DCGM,
+    PATHS,
+    SERVER,
+    EngineHistory,
+    EngineSample,
+    diagnose_server,
+    read_engine_samples,
+    summarise_engine_samples,
+)
+from locust_llm.records.storage import SERVER_METRICS
+from locust_llm.server.http_get import FetchFailed, fetch
+from locust_llm.settings.address import join_server_url
+from locust_llm.text.format import format_count
+from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
+
+logger = logging.getLogger("locust_llm")
+
+EVERY_S: Final = 1.0
+"""Between two samples."""
+TIMEOUT_S: Final = 2.0
+"""For a whole answer."""
+PIECE_BYTES: Final = 1 << 16
+"""Of a page, read without a pause: a fraction of a millisecond."""
+
+
+class MetricsPage:
+    """A page of metrics on its server."""
+
+    def __init__(self, address: str, headers: Mapping[str, str], path: str = "", source: str = "") -> None:
+        """``path``: empty while it is not known. ``source``: see EngineSample."""
+        self.address, self.path, self.headers, self.source = address, path, headers, source
+        self.line = UserConnection()
+        self.looked = Event()
+        """It was asked for once, whatever came of it."""
+        self.has_engine = False
+        self.first_failure = ""
+
+
+class MetricsPoller:
+    """Polls until it is closed. A server without such a page is not asked again; a page that was named is."""
+
+    def __init__(
+        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *, replicas: Sequence[str] = (),
+        verify: bool | str = True, clock: Callable[[], float] = time.time,
+        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False, whose: str = SERVER,
+    ) -> None:  # fmt: skip
+        """``headers``: those of the requests, a key among them: they go to ``host`` and ``replicas`` alone. ``urls``: of
+        further pages; if none is named those of the replicas. The server's own is not read where one of them has an engine:
+        then it is that of a replica, or of nobody knows which.
+        ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the metrics of ``host``."""
+        self.history = EngineHistory()
+        self._own, homes = MetricsPage(host, headers), {_split(one)[0] for one in (host, *replicas)}
+        urls = urls or [join_server_url(one, "/metrics") for one in replicas]
+        self._named = [MetricsPage(*_split(url), source=_source(url)) for url in urls]
+        for page in self._named:
+            page.headers = headers if page.address in homes else {}
+        self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
+        self._simulated, self.whose = simulated, whose
+        self._spool: BufferedFile | None = None
+        self._unwritable = False
+        """The file cannot be made: the samples are in memory alone."""
+        self._jobs: list[gevent.Greenlet] = []
+
+    def start(self, spawn: Callable[..., gevent.Greenlet] = gevent.spawn) -> None:
+        self._jobs = [spawn(self._poll, page) for page in self._named] + [spawn(self._poll_own)]
+
+    def _poll(self, page: MetricsPage) -> None:
+        try:
+            while True:
+                self._look(page, page.path)
+                gevent.sleep(EVERY_S)
+        except FetchFailed as error:
+            what = page.source or f"the {self.whose}'s /metrics"
+            self._add_note(f"WARNING: {what} are not read any more: {error}")
+
+    def _poll_own(self) -> None:
+        for page in self._named:
+            page.looked.wait()
+        if any(page.has_engine for page in self._named):
+            return
+        own = self._own
+        try:
+            found = next((path for path in PATHS if self._look(own, path)), "")
+        except FetchFailed as error:
+            self._add_note(f"WARNING: the {self.whose}'s /metrics are not read any more: {error}")
+            return
+        if found:
+            own.path = found
+            gevent.sleep(EVERY_S)
+            self._poll(own)
+
+    def _look(self, page: MetricsPage, path: str) -> bool:
+        """True: there was a sample. Raises FetchFailed for an answer that is too large."""
+        at, failure = self._clock(), ""
+        too_large: FetchFailed | None = None
+        samples: list[EngineSample] = []
+        try:
+            answer = fetch(
+                "GET",
+                join_server_url(page.address, path),
+                page.headers,
+                line=page.line,
+                verify=self._verify,
+                timeout_s=TIMEOUT_S,
+            )
+            if answer.status == 200:
+                samples = read_engine_samples(_pieces(answer.body), at, page.source)
+                failure = "" if samples else "no metric that is known"
+            else:
+                failure = f"HTTP {answer.status}"
+        except FetchFailed as error:
+            failure = sanitise_text(f"{error.outcome}: {error}", most=NAME_BYTES)
+            too_large = error if error.outcome == "too_large" else None
+        if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
+            logger.warning(
+                f"The metrics of {page.source} cannot be read: {failure}; they are asked for again each second"
+            )
+        if failure and (page.path or page.source):
+            samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
+        self._keep(page, samples)
+        page.looked.set()
+        if too_large is not None:  # once a second that would be a load of its own
+            raise too_large
+        return not failure
+
+    def _keep(self, page: MetricsPage, samples: Sequence[EngineSample]) -> None:
+        for sample in samples:
+            page.has_engine = page.has_engine or sample.engine not in ("", DCGM)
+            page.first_failure = page.first_failure or sample.failure
+            self.history.add(sample)
+            if self._spool is None and not self._unwritable:
+                self._make_spool()
+            if self._spool is not None:
+                self._spool.write(msgspec.json.encode(sample))
+        if self._spool is not None:
+            self._spool.flush()
+
+    def _make_spool(self) -> None:
+        try:
+            self._spool = BufferedFile(self._folder / SERVER_METRICS)
+        except OSError as error:
+            self._unwritable = True
+            self._add_note(f"WARNING: the {self.whose}'s metrics are not kept: {error.strerror or error}.")
+
+    def remarks(self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None) -> Iterator[str]:
+        """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of several replicas
+        without their figures, which the charts show."""
+        pages = [page for page in (*self._named, self._own) if page.has_engine]
+        began_at, ended_at = loaded[0][0], loaded[-1][1]
+        for page in pages:
+            name = EngineSample(at=0.0, engine="", source=page.source).name
+            summary = summarise_engine_samples(self.history.between(name, began_at, ended_at), loaded)
+            if summary is not None and self._simulated:
+                summary = replace(summary, engine="simulator")
+            said = diagnose_server(summary, prefill_limit, whose=SERVER if page.source else self.whose)
+            for number, sentence in enumerate(said):
+                if len(pages) == 1:
+                    yield sentence
+                elif number:
+                    yield f"{sentence} ({name})"
+        for page in (*self._named, self._own):
+            name = EngineSample(at=0.0, engine="", source=page.source).name
+            if failed := self.history.failures[name]:
+                source = page.source or f"the {self.whose}"
+                yield (
+                    f"WARNING: {format_count(failed, 'reading')} of the metrics of {source} failed, the first with "
+                    f"{page.first_failure}."
+                )
+
+    def read_last(self) -> None:
+        """Once more, when the last request is over: else the server's counters would lack those of the last second. Nothing
+        is read after it."""
+        self._stop()
+        pages = [page for page in (*self._named, self._own) if page.has_engine]
+        for page in pages:
+            page.line.close()
+            page.line = UserConnection()
+        gevent.joinall([gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S)
+
+    def _look_at_last(self, page: MetricsPage) -> None:
+        with suppress(FetchFailed):
+            self._look(page, page.path)
+
+    def _stop(self) -> None:
+        for job in self._jobs:
+            job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
+
+    def close(self) -> None:
+        self._stop()
+        if self._spool is not None:
+            self._spool.close()
+        for page in (*self._named, self._own):
+            page.line.close()
+
+
+def _split(url: str) -> tuple[str, dict[str, str], str]:
+    """(address, no headers, path with its query)."""
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}", {}, parts.path + query
+
+
+def _source(url: str) -> str:
+    """``replica:8000`` of ``http://replica:8000/metrics``."""
+    return url.partition("://")[2].removesuffix("/metrics")
+
+
+def _pieces(body: bytes) -> Iterator[str]:
+    """Each ends where a line does, if its lines are not longer; after each the others have their turn."""
+    begin = 0
+    while begin < len(body):
+        end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1 or begin + PIECE_BYTES
+        yield body[begin:end].decode("utf-8", "replace")
+        begin = end
+        gevent.sleep(0)

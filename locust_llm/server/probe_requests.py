@@ -1,0 +1,181 @@
+"""Probe requests: small completions before the load, in the form that the server takes; the first one finds that form."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from locust_llm.client.sse import EventDecoder
+from locust_llm.protocols.completion import Completion, status_message
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol import Messages
+from locust_llm.server.http_get import FetchedResponse, FetchFailed
+from locust_llm.server.length_control import LENGTH_PROMPT
+from locust_llm.settings.address import join_server_url
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.settings import Settings
+
+from .refusals import (
+    BUSY,
+    PROBE_TIMEOUT_S,
+    advise_on_error,
+    explain_missing_completion,
+    explain_refused_request,
+    find_answered_protocols,
+)
+from .request_form import REFUSED, RequestForm, is_about_form_field, list_other_forms
+
+QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
+FIRST_TOKENS: Final = 16
+"""Of the first answer. Some servers of models that think refuse fewer."""
+OK: Final = 200
+TOO_LARGE: Final = 413
+BEGINNING_TIMEOUT_S: Final = 10.0
+"""Of a request that may be refused: a server that takes it computes for longer, perhaps."""
+SERVER_ERROR: Final = 500
+MESSAGE_CHARS: Final = 1_000
+Ask = Callable[..., FetchedResponse]
+
+
+class ProbeRequests:
+    """To one server. ``ask``: see Ask of the discovery; ``key``: one is sent."""
+
+    def __init__(
+        self, ask: Ask, settings: Settings, model: str | None, *, key: bool, timeout_s: float | None = None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self.ask, self.settings, self.model = ask, settings, model
+        self.form = RequestForm()
+        self.notes: list[str] = []
+        """What became of the form."""
+        self._key = key
+        self._streams_only = self._answers_whole = False
+        self._least_tokens = PROTOCOLS[settings.endpoint_type].least_tokens
+
+    def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> FetchedResponse:
+        """A completion, by default of as few tokens as the server takes: some want more than one. Raises FetchFailed."""
+        if tokens is not None:
+            return self._send(messages, tokens, **fields)
+        answer = self._send(messages, self._least_tokens, **fields)
+        if answer.status in REFUSED and self._least_tokens < FIRST_TOKENS:
+            longer = self._send(messages, FIRST_TOKENS, **fields)
+            if longer.status == OK:
+                self._least_tokens = FIRST_TOKENS
+                return longer
+        return answer
+
+    def _send(self, messages: Messages, tokens: int, **fields: Any) -> FetchedResponse:
+        """A completion in one piece, in which every server counts the tokens; a stream where it answers in streams only.
+        Raises FetchFailed."""
+        if not self._streams_only:
+            answer = self._post(self.form, messages, tokens, streaming=False, **fields)
+            self._answers_whole = self._answers_whole or answer.status == OK
+            if self._answers_whole or not self.settings.streaming or answer.status not in REFUSED:
+                return answer
+        streamed = self._post(self.form, messages, tokens, streaming=True, **fields)
+        if not self._streams_only and _message(self.settings, streamed) is not None:
+            return answer
+        self._streams_only = True
+        return streamed
+
+    def find_form(self) -> str:
+        """Send the first request, as the load has them; why the server refuses it in every form, empty where it takes one.
+        Raises FetchFailed."""
+        s = self.settings
+        first = self._first(RequestForm(), streaming=s.streaming)
+        if first.status >= SERVER_ERROR:  # one failure shows nothing: what if it fails again?
+            first = self._first(RequestForm(), streaming=s.streaming)
+        if first.status in BUSY:
+            return ""
+        message = _message(s, first)
+        if message is None:
+            return ""
+        if not self._may_be_the_form(first.status, message):
+            return self.refusal(first)
+        for form in list_other_forms(s, message):
+            if _message(s, self._first(form, streaming=s.streaming)) is not None:
+                continue
+            if form.without and s.per_chunk_usage:
+                return f"the server refuses stream_options ({message}), which --per-chunk-usage needs: leave that out"
+            self.form, self.notes = form, [*form.notes(s, message)]
+            return ""
+        if (
+            PROTOCOLS[s.endpoint_type].streams
+            and _message(s, self._first(self.form, streaming=not s.streaming)) is None
+        ):
+            flag, what = ("--no-streaming", "no stream") if s.streaming else ("--streaming", "streams only")
+            return f"the server answers with {what} (HTTP {first.status}: {message}): give {flag}"
+        return self.refusal(first)
+
+    def refuses_length(self, tokens: int) -> str:
+        """Why the server refuses a request for so long an answer, where it takes the same one for a short answer; empty: it
+        does not, or it is not known. Of the answer only the beginning is waited for."""
+        try:
+            answer = self._first(self.form, streaming=self.settings.streaming, tokens=tokens, begun=True)
+        except FetchFailed:  # it may have begun to compute
+            return ""
+        refuses = answer.status in REFUSED or answer.status == TOO_LARGE
+        return _message(self.settings, answer) or "" if refuses else ""
+
+    def _first(
+        self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False
+    ) -> FetchedResponse:
+        own = PROTOCOLS[self.settings.endpoint_type]
+        texts, tokens = QUESTION * own.least_texts, max(own.least_tokens, tokens)
+        return self._post(form, texts, tokens, streaming=streaming, begun=begun, **collect_extra_inputs(self.settings))
+
+    def _may_be_the_form(self, status: int, message: str) -> bool:
+        """Another form may help: the server names a field, or refuses the request and nobody knows why."""
+        if is_about_form_field(self.settings, message):
+            return status not in (401, 403)
+        return status in REFUSED and not advise_on_error(status, message, self.settings, key=self._key)
+
+    def _post(
+        self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, begun: bool = False, **fields: Any
+    ) -> FetchedResponse:
+        s = self.settings
+        body = encode_request_body(
+            s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
+        )
+        timeout_s = self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
+        return self.ask("POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {}))
+
+    # -- what to say ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, answer: FetchedResponse) -> str:
+        """Why a request was refused that is as plain as can be; empty where it was not."""
+        message = _message(self.settings, answer)
+        if message is None:
+            return ""
+        others = find_answered_protocols(self.ask, self.settings, self.model) if answer.status in (404, 405) else []
+        why = explain_refused_request(answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key)
+        return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
+
+    def unanswered(self, error: FetchFailed) -> str:
+        """The same for a request that was not answered."""
+        return f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} failed: {error}"
+
+
+def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion:
+    """An empty one of what is none."""
+    completion = Completion(PROTOCOLS[settings.endpoint_type])
+    if not _is_stream(answer.body):
+        completion.whole(answer.body)
+        return completion
+    try:
+        for event in EventDecoder().feed([(0, answer.body)]):
+            completion.add(event)
+    except ValueError:  # an event without end: what came before it counts
+        pass
+    return completion
+
+
+def _is_stream(body: bytes) -> bool:
+    return body.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":", b"id:", b"retry:"))
+
+
+def _message(settings: Settings, answer: FetchedResponse) -> str | None:
+    """The server's, where it has refused or failed; None: it has answered."""
+    if answer.status != OK:
+        return status_message(answer.body)
+    if _is_stream(answer.body):
+        return decode_completion(settings, answer).error
+    return explain_missing_completion(answer.body) or None

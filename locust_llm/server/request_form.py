@@ -1,0 +1,109 @@
+"""Request form: fields that a server refuses, and what requests to it have in their place."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.settings.settings import Settings
+
+STREAM_OPTIONS: Final = "stream_options"
+_NAMES_OPTIONS: Final = re.compile(r"stream.?options|include_usage|continuous_usage_stats", re.IGNORECASE)
+_REFUSES: Final = re.compile(
+    r"un(supported|recogni[sz]ed|known|expected)|(not|n't) (supported|recogni[sz]ed|known|permitted|allowed|accepted|valid)|"
+    r"\bextra\b|extra_forbidden|forbidden|invalid|additional propert|instead",
+    re.IGNORECASE,
+)
+REFUSED: Final = (400, 422)
+"""Statuses of a server that does not take a field; others answer so to what they cannot do at all."""
+
+
+class RequestForm(msgspec.Struct, frozen=True):
+    """In what requests to a server differ from those that the settings ask for."""
+
+    without: tuple[str, ...] = ()
+    """Fields that are left out."""
+    max_tokens_field: str = ""
+    """Limits the answer; empty: that of the settings."""
+
+    def fields(self, settings: Settings) -> dict[str, Any]:
+        """For ``request_pieces``."""
+        return {"max_tokens_field": self.max_tokens_field or settings.max_tokens_field, "without": self.without}
+
+    def notes(self, settings: Settings, message: str) -> Iterator[str]:
+        """What the user is to know; ``message``: the server's."""
+        for change in _changes(settings):
+            why = f" ({message.rstrip('.')})" if _is_named(change, settings, message) else ""
+            if change.without and self.without:
+                yield (
+                    f"the server refuses stream_options{why}: requests leave it out, and where an answer has no usage, "
+                    "each chunk counts as a token"
+                )
+            if change.max_tokens_field and self.max_tokens_field:
+                yield (
+                    f"the server refuses {find_length_field(settings)}{why}: requests have {self.max_tokens_field} in its "
+                    f"place, as with --max-tokens-field {self.max_tokens_field}"
+                )
+
+
+def added_form_changes(known: RequestForm, form: RequestForm) -> RequestForm:
+    """What ``form`` has beyond ``known``."""
+    return RequestForm(() if known.without else form.without, "" if known.max_tokens_field else form.max_tokens_field)
+
+
+def find_length_field(settings: Settings) -> str:
+    """Which limits the answer, as the settings have it; empty: none does."""
+    own = PROTOCOLS[settings.endpoint_type].length_fields
+    return settings.max_tokens_field if settings.max_tokens_field in own else next(iter(own), "")
+
+
+def list_other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
+    """Forms to try where a request as the settings ask for is refused; first what the message names."""
+    changes = sorted(_changes(settings), key=lambda change: not _is_named(change, settings, message))
+    yield from changes
+    if len(changes) > 1:
+        yield _joined(*changes)
+
+
+def is_about_form_field(settings: Settings, message: str) -> bool:
+    """The message is about a field that another form leaves out or renames."""
+    return any(_is_named(change, settings, message) for change in _changes(settings))
+
+
+def learn_from_refusal(form: RequestForm, settings: Settings, status: int | None, message: str) -> RequestForm:
+    """The form after a refusal during the load, by its message alone; the same: it is about something else."""
+    if status not in REFUSED or not _REFUSES.search(message):
+        return form
+    for change in _changes(settings):
+        if _is_named(change, settings, message):
+            form = _joined(form, change)
+    return form
+
+
+def _changes(settings: Settings) -> list[RequestForm]:
+    """Each of a field that requests have."""
+    return [change for change in (_without_options(settings), _other_length(settings)) if change is not None]
+
+
+def _joined(first: RequestForm, second: RequestForm) -> RequestForm:
+    return RequestForm(first.without or second.without, first.max_tokens_field or second.max_tokens_field)
+
+
+def _without_options(settings: Settings) -> RequestForm | None:
+    sent = settings.streaming and STREAM_OPTIONS in PROTOCOLS[settings.endpoint_type].stream_fields
+    return RequestForm(without=(STREAM_OPTIONS,)) if sent else None
+
+
+def _other_length(settings: Settings) -> RequestForm | None:
+    own = find_length_field(settings)
+    others = [name for name in PROTOCOLS[settings.endpoint_type].length_fields if name != own]
+    return RequestForm(max_tokens_field=others[0]) if others else None
+
+
+def _is_named(change: RequestForm, settings: Settings, message: str) -> bool:
+    if change.without and _NAMES_OPTIONS.search(message):
+        return True
+    field = change.max_tokens_field
+    return bool(field) and any(re.search(rf"\b{name}\b", message) for name in (field, find_length_field(settings)))

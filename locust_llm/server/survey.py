@@ -1,0 +1,47 @@
+"""Survey: the server is asked before a run, of two arms both."""
+
+from argparse import Namespace
+
+import gevent
+import msgspec
+
+from locust_llm.access.headers import read_candidate_headers
+from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.settings import Settings
+
+from .discovery import Discovery, DiscoveryFailed, discover_server
+from .preflight import ALIKE, prepare_run, read_run_headers
+
+
+def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
+    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
+    Refused."""
+    headers = read_run_headers(options)
+    if "," in (getattr(options, "candidate", None) or ""):
+        refuse_run("two arms have one address each: give one --candidate")
+    found = prepare_run(settings, headers, here=here)
+    if not settings.compares or settings.same_server:
+        return found
+    try:
+        other = discover_server(
+            make_candidate_settings(settings),
+            {**headers, **read_candidate_headers(options)},
+            verify=find_trusted_certificates(),
+            sleep=gevent.sleep,
+        )
+    except DiscoveryFailed as error:
+        refuse_run(f"the candidate: {error}")
+    notes = [f"candidate: {note}" for note in other.notes]
+    a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
+    if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+        notes.append(f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the candidate")
+    return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
+
+
+def make_candidate_settings(s: Settings) -> Settings:
+    """As if it were alone."""
+    own = s.changes.model
+    return msgspec.structs.replace(
+        s, host=s.candidate or s.host, model=own or s.model, model_mix=None if own else s.model_mix
+    )

@@ -1,0 +1,100 @@
+"""Arms: the two sides of a run that compares them in pairs of blocks, in what they differ, and the order of the blocks.
+
+A pair is a block of load on each arm, one right after the other, of the same lengths and arrivals. Which arm comes first is
+drawn; of two neighbouring pairs each arm is first once, so that a steady drift of the server cancels.
+"""
+
+import re
+from collections.abc import Iterable
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.text.numbers import truncate_quoted_text
+
+BASE: Final = "base"
+CANDIDATE: Final = "candidate"
+PAIR: Final = "pair"
+"""What the stages of such a run are: its blocks."""
+LEAST: Final = 10
+"""Of fewer pairs nothing is concluded."""
+PAIRS: Final = 12
+"""Without a duration of the run."""
+REDACTED: Final = "***"
+FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE"
+_HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
+_BODY: Final = re.compile(r"body\.([^=\s]+)=(.+)", re.DOTALL)
+_OWN: Final = (
+    "messages", "prompt", "input", "stream", "stream_options", "model", "max_tokens", "max_completion_tokens",
+    "max_output_tokens",
+)  # fmt: skip
+
+
+class TrialBlock(NamedTuple):
+    """One block of load."""
+
+    pair: int
+    """0: the first one, which finds the servers cold and counts nowhere."""
+    arm: str
+
+
+class CandidateChanges(msgspec.Struct, frozen=True):
+    """In what the candidate differs from the base beside its address."""
+
+    headers: dict[str, str] = {}
+    model: str | None = None
+    prefill_concurrency: int | None = None
+    body: dict[str, Any] = {}
+
+
+def order_blocks(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
+    """The blocks in the order of time, pair 0 and as many as are counted; the same for the same seed."""
+    random, blocks, first = Random(f"{seed}/arms"), list[TrialBlock](), CANDIDATE
+    for pair in range(pairs + 1):
+        first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
+        blocks += [TrialBlock(pair, first), TrialBlock(pair, opposite_arm(first))]
+    return tuple(blocks)
+
+
+def opposite_arm(arm: str) -> str:
+    return BASE if arm == CANDIDATE else CANDIDATE
+
+
+def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
+    """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a header."""
+    found = CandidateChanges()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if text.startswith("header:"):
+            if not (header := _HEADER.fullmatch(text)):
+                raise ValueError(
+                    f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, of one line"
+                )
+            found.headers[header[1]] = header[2].strip()
+        elif name == "model" and value:
+            found = msgspec.structs.replace(found, model=value)
+        elif name == "prefill-concurrency" and value.isascii() and value.isdecimal() and 0 < int(value) <= 10**6:
+            found = msgspec.structs.replace(found, prefill_concurrency=int(value))
+        elif field := _BODY.fullmatch(text):
+            if field[1] in _OWN:
+                raise ValueError(f"--candidate-set cannot set {field[1]!r} of the body, which the run sets itself")
+            found.body[field[1]] = _json(field[2])
+        else:
+            shown = truncate_quoted_text(f"{name}{equals}") if equals else truncate_quoted_text(text)
+            raise ValueError(f"--candidate-set takes {FORM}, got {shown!r}")
+    return found
+
+
+def hide_header_values(text: str) -> str:
+    """The same without the value of a header, to be written down."""
+    name, _, value = text.partition("=")
+    return f"{name}={REDACTED}" if text.startswith("header:") and value else text
+
+
+def _json(text: str) -> Any:
+    """A value that is JSON is that, anything else a text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text

@@ -1,0 +1,177 @@
+"""Option: the one declaration of a setting; flag, environment variable, range check, form field and docs derive from it.
+
+A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5", range=POSITIVE)] = None``.
+Name, type and default are the field's own.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from locust_llm.text.numbers import SECONDS, format_quoted_number
+from locust_llm.text.numbers import TOKENS as MAX_TOKENS
+
+GroupName = Literal["load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"]
+
+
+class OptionGroup(NamedTuple):
+    """Options that belong together, in --help, in docs/options.md and in the web form."""
+
+    title: str
+    what: str
+    example: str
+    """A command with some of them."""
+
+
+RUN: Final = "locust-llm run --headless --host localhost:8000"
+GROUPS: Final[dict[str, OptionGroup]] = {
+    "load": OptionGroup(
+        "Load",
+        "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
+        f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
+    ),
+    "prompts": OptionGroup(
+        "Prompts",
+        "What is sent: synthetic prompts, sessions, datasets.",
+        f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
+    ),
+    "gate": OptionGroup(
+        "Gate",
+        "How many requests may wait for their first token at the same time.",
+        f"{RUN} -u 30 -t 2m --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30",
+    ),
+    "rules": OptionGroup(
+        "Rules",
+        "Service level objectives (SLOs), which decide the exit status.",
+        f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
+    ),
+    "server": OptionGroup(
+        "Server",
+        "Endpoint, model, keys and timeouts. The address (--host) is Locust's option.",
+        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama --api-key-file key.txt",
+    ),
+    "sweep": OptionGroup(
+        "Sweep",
+        "One load after the other in one run: stages, the largest load within the rules, repeats.",
+        f"{RUN} --sweep concurrency=1..64 --find-max --slo 'ttft p95 < 2s'",
+    ),
+    "report": OptionGroup(
+        "Report",
+        "Tables, reports and pages; the certificate of their figures.",
+        f"{RUN} -u 10 -t 60 --percentiles 50,95,99 --report-dir out --gpus 8",
+    ),
+    "ab": OptionGroup(
+        "A/B",
+        "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
+        "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft p95 within 5% of base'",
+    ),
+    "probe": OptionGroup(
+        "Probe",
+        "Of locust-llm probe: how prefills slow down the decodes beside them.",
+        "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
+    ),
+}
+"""In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these flags."""
+
+
+class OptionRange(NamedTuple):
+    """Both ends belong to it.
+
+    The upper ends are far above what anybody needs, and low enough that a run with them can be made: its numbers fit into
+    messages between processes (64 bits), its times into timers.
+    """
+
+    least: float
+    most: float
+
+
+COUNT: Final = OptionRange(1, 10**9)
+USERS: Final = OptionRange(1, 10**6)
+TOKENS: Final = OptionRange(1, MAX_TOKENS)
+POSITIVE: Final = OptionRange(1e-6, 10**6)
+DURATION: Final = OptionRange(0.001, SECONDS)
+DELAY: Final = OptionRange(0, SECONDS)
+DELAY_MS: Final = OptionRange(0, SECONDS * 1000)
+TRACE_MS: Final = OptionRange(0, 10**15)  # Unix time in ms: 2 * 10**12
+
+
+class Option(msgspec.Struct, frozen=True):
+    """The declaration of a field; ``options_of`` adds what the field itself has (from ``field`` on)."""
+
+    group: GroupName
+    help: str = ""
+    example: str = ""
+    unit: str = ""
+    """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE, PATH."""
+    range: OptionRange | None = None
+    choices: tuple[str, ...] = ()
+    otherwise: str = ""
+    """The default in words, where it is no constant: the flag's default is then None."""
+    in_form: bool = True
+    """In the web form. Not where it names a file of this machine or a key: anybody who sees the page could use it."""
+    repeated: bool = False
+    """The flag may be given several times."""
+    variable: str = ""
+    """Of the environment, where it is not LOCUST_LLM_ and the flag's name."""
+    flag: str = ""
+    """Where it is not the field's name."""
+    alone: str = ""
+    """The value of a flag without one; empty: it takes one."""
+
+    field: str = ""
+    kind: type = str
+    default: Any = None
+
+    @property
+    def dest(self) -> str:
+        """Its name among the parsed options and in the web form."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+    @property
+    def allowed(self) -> tuple[str | None, ...]:
+        """Its choices; None among them where it may be left out."""
+        return (None, *self.choices) if self.default is None else self.choices
+
+
+@cache
+def declared_options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
+    """The options that the fields of a struct declare, in their order."""
+    hints = get_type_hints(struct, include_extras=True)
+    return tuple(
+        _complete(option, field, get_args(hints[field.name])[0])
+        for field in msgspec.structs.fields(struct)
+        if get_origin(hints[field.name]) is Annotated
+        for option in hints[field.name].__metadata__
+        if isinstance(option, Option)
+    )
+
+
+def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
+    types = [one for one in get_args(hint) if one is not type(None)] if isinstance(hint, UnionType) else [hint]
+    flag = option.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
+    return msgspec.structs.replace(
+        option,
+        flag=flag,
+        variable=option.variable or "LOCUST_LLM_" + flag.lstrip("-").replace("-", "_").upper(),
+        field=field.name,
+        kind=get_origin(types[0]) or types[0],
+        default=None if option.otherwise else field.default,
+    )
+
+
+def find_out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
+    """Each number among the values (by field) that lies outside of its range, as one line."""
+    for option in options:
+        value = getattr(values, option.field)
+        if option.range is None or value is None or option.range.least <= value <= option.range.most:
+            continue
+        flag, (least, most) = option.flag, option.range
+        if value > most:
+            yield f"{flag} must be at most {format_quoted_number(most)}, got {format_quoted_number(value)}"
+        elif 0 < least < 1 and not value > 0:
+            yield f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got {format_quoted_number(value)}"
+        else:
+            yield f"{flag} must be at least {format_quoted_number(least)}, got {format_quoted_number(value)}"

@@ -1,0 +1,20 @@
+"""Request rate: the rate over time that the settings ask for."""
+
+from collections.abc import Callable
+
+from locust_llm.files.user_file import read_small_text
+from locust_llm.workload.arrivals import ArrivalRate, make_steady_rate, parse_rate_series
+
+from .settings import Settings
+
+
+def parse_request_rate(s: Settings, read: Callable[[str], str] = read_small_text) -> ArrivalRate | None:
+    """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
+    if s.request_rate_series:
+        try:
+            return parse_rate_series(read(s.request_rate_series))
+        except ValueError as error:
+            raise ValueError(f"{s.request_rate_series}: {error}") from None
+    if s.request_rate:
+        return make_steady_rate(s.request_rate, s.request_rate_ramp_duration)
+    return None

@@ -1,0 +1,300 @@
+"""Sweep: the values of its stages, the next one after those done, and when a stage is long enough; without a clock.
+
+concurrency=1,2,4      these values
+concurrency=1..256     from 1 by doubling, 256 being the last
+concurrency=8..64+8    from 8 in steps of 8
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.slo.grammar import FAIL, PASS
+from locust_llm.text.numbers import SECONDS, read_number, truncate_quoted_text
+
+CONCURRENCY: Final = "concurrency"
+RATE: Final = "request-rate"
+PREFILL: Final = "prefill-concurrency"
+INPUT: Final = "input-tokens"
+REPEAT: Final = "repeat"
+"""The same load again: ``--repeats``."""
+AXES: Final = {CONCURRENCY: "users", RATE: "requests/s", PREFILL: "slots", INPUT: "tokens"}
+"""What a sweep can change, and its unit."""
+LOADS: Final = (CONCURRENCY, RATE)
+"""Axes along which the load rises: past saturation throughput stays flat."""
+MAX_STAGES: Final = 100
+"""Of one sweep."""
+MIN_GAIN: Final = 0.05
+"""Share, from one stage to the next; below it throughput is flat."""
+FLAT: Final = f"throughput rose by less than {MIN_GAIN:.0%}"
+"""In the words of why a sweep ended."""
+PRECISION: Final = 0.05
+"""How close ``--find-max`` comes, as a share of the value."""
+STATIONARY: Final = "stationary"
+OVERLOADED: Final = "overloaded"
+TIME_UP: Final = "time"
+COUNT: Final = "count"
+STOPPED: Final = "stopped"
+ENDED: Final = {
+    STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up", COUNT: "it had its requests",
+    STOPPED: "the run ended",
+}  # fmt: skip
+"""Why a stage ended, in words."""
+"""Why a stage ended."""
+MAX_RESIDUAL: Final = 0.05
+"""Share off Little's law, above which a stage is not stationary."""
+
+
+class Sweep(NamedTuple):
+    """What changes, and through which values."""
+
+    axis: str
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.axis}={','.join(f'{value:g}' for value in self.values)}"
+
+
+class FinishedStage(NamedTuple):
+    """What decides the next stage, of a finished one."""
+
+    value: float
+    status: str | None
+    """Of the SLO rules; None without any."""
+    throughput: float | None
+    """Output tokens a second, else requests a second."""
+    client: str | None
+    """The client verdict."""
+
+
+def parse_sweep(text: str) -> Sweep:
+    """The sweep of ``--sweep``, values in rising order. Raises ValueError of one sentence."""
+    axis, equals, values = (part.strip() for part in text.partition("="))
+    if axis not in AXES or not equals:
+        raise ValueError(
+            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as concurrency=1..64"
+        )
+    try:
+        found = parse_sweep_values(values)
+    except ValueError as error:
+        raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
+    if axis != RATE and any(value != int(value) for value in found):
+        raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
+    if len(found) > MAX_STAGES:
+        raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible")
+    return Sweep(axis, tuple(found))
+
+
+def parse_sweep_values(text: str) -> list[float]:
+    """In rising order. Raises ValueError of one clause."""
+    return sorted({value for part in text.split(",") for value in _values(part.strip())})
+
+
+def _values(part: str) -> Iterator[float]:
+    number = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"{number}(?:\.\.{number}(?:\+{number})?)?", part)
+    if not match:
+        raise ValueError(f"{part!r} is not a value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)")
+    low = float(match[1])
+    high = low if match[2] is None else float(match[2])
+    step = None if match[3] is None else float(match[3])
+    if math.inf in (low, high, step):
+        raise ValueError(f"{truncate_quoted_text(part)!r} is too large")
+    if not 0 < low <= high or step == 0:
+        raise ValueError(f"{part!r} does not rise from a value above 0")
+    at, count = low, 0
+    while at < high and count <= MAX_STAGES:
+        yield at
+        count += 1
+        at = low * 2**count if step is None else low + step * count
+    yield high
+
+
+def choose_next_stage(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool = False) -> float | str:
+    """The value of the next stage, or why the sweep ends: one sentence.
+
+    The values in their order, until rules are broken or throughput stays flat twice in a row. With ``find_max`` flat
+    throughput ends nothing that a rule decides: a server at its capacity may be within its rules for some time. Then comes
+    the middle between the highest that passed and the lowest above it that did not, until these are close.
+    """
+    climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
+    stopped = _stopped(asked, climbed, find_max=find_max)
+    if not stopped and len(climbed) < len(asked.values):
+        return asked.values[len(climbed)]
+    stopped = stopped or "all stages ran"
+    if not find_max:
+        return stopped
+    passed, broken = bracket_maximum(done)
+    if passed is None:
+        return f"{stopped}; no stage passed"
+    if broken is None:
+        return f"{stopped}; the highest stage passed, so the maximum lies above it"
+    whole = asked.axis != RATE
+    if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MAX_STAGES:
+        if any(stage.value == broken and stage.status == FAIL for stage in done):
+            return f"{stopped}, and the highest value that passes is found"
+        return f"{stopped}; the rules are undecided at {broken:g}, so the highest value that passes may lie above {passed:g}"
+    middle = (passed + broken) / 2
+    return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
+
+
+def bracket_maximum(done: Sequence[FinishedStage]) -> tuple[float | None, float | None]:
+    """The highest value that passed below each one that failed, and the next above it that did not pass. Rules on
+    throughput need some load, so what lies below the first that passed says nothing; nor does one that was not decided, a
+    busy client's say, below one that passed."""
+    rising = sorted(done, key=lambda stage: stage.value)
+    first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
+    if first is None:
+        return None, rising[0].value if rising else None
+    end = next((i for i in range(first, len(rising)) if rising[i].status == FAIL), len(rising))
+    last = max(i for i in range(first, end) if rising[i].status == PASS)
+    return rising[last].value, rising[last + 1].value if last + 1 < len(rising) else None
+
+
+def _stopped(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool) -> str:
+    """Why the stages after these need not be; empty if they shall."""
+    if len(done) < 2:
+        return ""
+    last = done[-2:]
+    if all(stage.status == FAIL for stage in last):
+        return "the SLO failed in two stages in a row"
+    if all(stage.client not in (None, "OK") for stage in last):
+        return "the load generator was too slow in two stages in a row"
+    undecided = all(stage.status is None for stage in last)
+    if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):
+        best = max(stage.throughput or 0.0 for stage in done[:-2])
+        if best and all((stage.throughput or 0.0) < best * (1 + MIN_GAIN) for stage in last):
+            flat = f"{FLAT} in two stages in a row"
+            return f"no rule decides these stages, and {flat}" if find_max else flat
+    return ""
+
+
+def littles_law_residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
+    """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean number ``inside`` the
+    system, lambda what was completed a second, W its mean time inside. 0 for a stationary one, infinite of nothing."""
+    if not inside > 0 or not seconds > 0:
+        return math.inf
+    return abs(inside - completed / seconds * latency_s) / inside
+
+
+class RunningStage:
+    """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix seconds.
+
+    The first wave, which finds the server idle, ends when as many requests have ended as can be in flight; there may be
+    several such waves, as some published rules ask. Requests
+    sent from then on are measured, until the stage is stationary with enough of them, or its time is up. The load
+    stays on for one more wave while these end: else the last ones would find a server with less load.
+    """
+
+    def __init__(
+        self,
+        began_at: float,
+        users: int | None,
+        *,
+        at_least_s: float,
+        at_most_s: float,
+        requests: int,
+        waves: int = 1,
+    ) -> None:
+        """``users``: of a closed loop; ``requests``: successful ones that are enough; ``waves``: before it is measured."""
+        self.began_at = began_at
+        self.measured_at: float | None = None
+        self.ended_at: float | None = None
+        self.why = ""
+        """Why the measurement ended: stationary, overloaded or time."""
+        self.warmup = 0
+        """Requests that had ended when it began to be measured."""
+        self._users, self._waves = users, waves
+        self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
+        self._wave = 0
+        """Requests that have ended in this wave."""
+        self._wave_size = 0
+        self._inside = 0
+        self._inside_first = 0
+        self._area = 0.0
+        self._looked_at = began_at
+        self._completed = 0
+        self._latencies_s = 0.0
+        self._samples = 0
+
+    def ended(self, due_at: float, sent_at: float | None, closed_at: float, *, ok: bool) -> bool:
+        """A request of this stage has ended; whether it is measured."""
+        self._wave += 1
+        if self.measured_at is None:
+            return False
+        if self.ended_at is None:
+            self._completed += 1
+            self._latencies_s += closed_at - due_at
+        tried_at = due_at if sent_at is None else sent_at
+        measured = tried_at >= self.measured_at and (self.ended_at is None or tried_at <= self.ended_at)
+        self._samples += measured and ok
+        return measured
+
+    def look(self, now: float, inside: int) -> bool:
+        """``inside``: requests due that have not ended. True: the stage is over."""
+        if self.measured_at is None:
+            if self._first_wave(now, inside):
+                return True
+        elif self.ended_at is None:
+            self._area += (self._inside + inside) / 2 * (now - self._looked_at)
+            if why := self._enough(now, inside):
+                self.why, self.ended_at = why, now
+                self._wave, self._wave_size = 0, inside
+        else:
+            self._inside, self._looked_at = inside, now
+            return self._wave >= self._wave_size or now - self.ended_at >= self._at_most_s
+        self._inside, self._looked_at = inside, now
+        return False
+
+    @property
+    def residual(self) -> float | None:
+        """Of Little's law, over what was measured so far; None before anything was."""
+        if self.measured_at is None or not self._completed:
+            return None
+        seconds = self._looked_at - self.measured_at if self.ended_at is None else self.ended_at - self.measured_at
+        if not seconds > 0 or not self._area > 0:
+            return None
+        return littles_law_residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
+
+    def _first_wave(self, now: float, inside: int) -> bool:
+        """True: no request ends, so the stage ends without a measurement."""
+        size = self._waves * (self._users or max(1, inside))
+        late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
+        if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
+            self.measured_at, self._inside_first, self.warmup = now, inside, self._wave
+        elif now - self.began_at >= 2 * self._at_most_s:
+            self.why, self.ended_at = TIME_UP, now
+        return self.ended_at is not None
+
+    def _enough(self, now: float, inside: int) -> str:
+        assert self.measured_at is not None
+        self._looked_at = now
+        seconds = now - self.measured_at
+        if seconds >= self._at_most_s:
+            return TIME_UP
+        if seconds < self._at_least_s or not self._completed:
+            return ""
+        grown = inside - self._inside_first
+        arrived = self._completed + grown
+        chance = 4 * math.sqrt(max(1, inside))  # of random arrivals: the number inside varies by about its root
+        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(MAX_RESIDUAL * arrived, chance):
+            return OVERLOADED
+        rest = self.residual
+        if self._samples >= self._requests and rest is not None and rest < MAX_RESIDUAL:
+            return STATIONARY
+        return ""
+
+
+def parse_duration_range(text: str) -> tuple[float, float]:
+    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
+    low, dots, high = text.partition("..")
+    try:
+        at_least_s, at_most_s = read_number(float, low), read_number(float, high if dots else low)
+    except ValueError:
+        at_least_s = at_most_s = 0.0
+    if not 0 < at_least_s <= at_most_s <= SECONDS:
+        raise ValueError(
+            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120, seconds at least and at most, or one number"
+        )
+    return at_least_s, at_most_s

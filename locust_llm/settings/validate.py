@@ -1,0 +1,490 @@
+"""Validation: settings that cannot make a run, found before any load and without the network."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from locust_llm.slo import rules as slo
+from locust_llm.slo.grammar import ABORT
+from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.reading_pace import parse_token_deadlines
+from locust_llm.slo.selectors import find_nearest_names
+from locust_llm.text.untrusted import find_secret_fields, is_secret
+from locust_llm.workload.answer_schema import MISSING, has_jsonschema
+from locust_llm.workload.lengths import parse_length
+from locust_llm.workload.mix import parse_tenant_priorities, parse_tenant_weights
+from locust_llm.workload.prefix_reuse import max_cached_blocks
+from locust_llm.workload.traces.start_point import parse_start_shares
+
+from .ab import BASE, LEAST
+from .declare import declared_options, find_out_of_range
+from .labels import parse_labels
+from .settings import POOLING, Settings, make_stage_settings
+from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
+
+MAX_PERCENTILES: Final = 50
+LEAST_SHARE: Final = 0.01
+"""Of the load, for a tenant that is compared."""
+MAX_METRICS_URLS: Final = 64
+MAX_PIXELS: Final = 64e6
+MAX_SAMPLES: Final = 32e6
+"""Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING: Final = (
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "x-request-id", "authorization", "cookie",
+    "accept-encoding", "expect", "upgrade",
+)  # fmt: skip
+
+
+def validate_settings(s: Settings) -> Iterator[str]:
+    """Each reason why this run cannot start, as one line with what to do."""
+    yield from find_out_of_range(s, declared_options(Settings))
+    yield from _limits(s)
+    yield from _contradictions(s)
+    yield from _dataset(s)
+    yield from _prompts(s)
+    yield from _stages(s)
+    yield from _until_decided(s)
+    yield from _tenants(s)
+    yield from _arms(s)
+    yield from slo.validate_rules(s.rules, (s.sweep or "").partition("=")[0].strip())
+    if "@" in urlsplit(s.candidate).netloc:
+        yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
+    if any("@" in urlsplit(host).netloc for host in s.addresses):
+        yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
+    for flag, url in (
+        ("--endpoint", s.endpoint),
+        *(("--host", one) for one in s.addresses),
+        ("--candidate", s.candidate),
+    ):
+        for name in find_secret_fields(url):
+            yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+    yield from _routers(s)
+    yield from _metrics_urls(s)
+    if not has_jsonschema() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
+        yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
+    try:
+        parse_labels(s.label)
+        parse_token_deadlines(s.token_deadline)
+    except ValueError as error:
+        yield str(error)
+    if len(s.percentiles) > MAX_PERCENTILES:
+        yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
+    for p in s.percentiles:
+        if not 0 < p <= 99.9:
+            yield f"--percentiles must be above 0 and at most 99.9, got {p:g}"
+
+
+def _routers(s: Settings) -> Iterator[str]:
+    """Of replicas and the headers by which requests find them."""
+    if s.hosts and s.compares:
+        yield "two arms have one address each: give one --host (--base) and one --candidate"
+    flags = {
+        "--session-header": s.session_header, "--echo-header": s.echo_header, "--backend-header": s.backend_header,
+    }  # fmt: skip
+    for flag, name in flags.items():
+        if name is not None and not HEADER_NAME.fullmatch(name):
+            yield f"{flag} takes the name of a header, and {name!r} is none"
+        elif name is not None and flag != "--backend-header" and name.lower() in _FRAMING:
+            yield f"{flag} {name}: requests have that header of their own"
+    if s.backend_header and (s.backend_header.lower() == (s.echo_header or "").lower() or is_secret(s.backend_header)):
+        yield f"--backend-header {s.backend_header} may hold a secret, and backends are written down: give another header"
+
+
+def _metrics_urls(s: Settings) -> Iterator[str]:
+    if s.metrics_url and not s.server_metrics:
+        yield "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of them out"
+    if len(s.metrics_url) > MAX_METRICS_URLS:
+        yield f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(s.metrics_url)}"
+    for url in s.metrics_url:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            yield f"--metrics-url {url!r} is no URL: {error}"
+            continue
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            yield f"--metrics-url {url!r} is no URL: it takes http://HOST:PORT/metrics"
+        if "@" in parts.netloc or find_secret_fields(url):
+            yield "--metrics-url must not hold a key or a password, as reports show it"
+
+
+def _limits(s: Settings) -> Iterator[str]:
+    """Of the prefill gate."""
+    limits = (
+        ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
+         s.prefill_concurrency_ramp_duration),
+        ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency, "--warmup-prefill-concurrency-ramp-duration",
+         s.warmup_prefill_concurrency_ramp_duration),
+    )  # fmt: skip
+    most_users = s.users if s.users is not None or not s.open_loop else s.max_users
+    for flag, limit, ramp_flag, ramp_s in limits:
+        if limit is not None and most_users is not None and limit > most_users:
+            users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
+            yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
+        if limit is not None and not s.streaming and s.generates:
+            yield f"{flag} needs --streaming: without a stream there is no time of the first token"
+        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # which the warmup uses then
+            yield f"{ramp_flag} has nothing to ramp: give {flag} too"
+
+
+def _contradictions(s: Settings) -> Iterator[str]:
+    """Settings that exclude each other, and those that need another."""
+    modes = [
+        flag
+        for flag, given in (
+            ("--fixed-schedule", s.fixed_schedule),
+            ("--user-centric-rate", s.user_centric_rate),
+            ("--request-rate-series", s.request_rate_series),
+            ("--request-rate", s.request_rate),
+        )
+        if given
+    ]
+    if len(modes) > 1:
+        yield f"{' and '.join(modes)} exclude each other: give one of them"
+    if s.model and s.model_mix:
+        yield "--model and --model-mix exclude each other: give one of them"
+    if s.per_chunk_usage and s.endpoint_type in (*POOLING, "responses", "messages"):
+        yield f"--per-chunk-usage is of chat and completions: {s.endpoint_type} has no such count"
+    elif s.per_chunk_usage and not s.streaming:
+        yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
+    if s.otlp_receiver and not s.traceparent:
+        yield "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent"
+    if s.user_centric_rate and s.users is None:
+        yield "--user-centric-rate needs the number of users (-u)"
+    if s.fixed_schedule and not s.input_file:
+        yield "--fixed-schedule needs a trace (--input-file)"
+    if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
+        yield "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
+    start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
+    if start is not None and end is not None and end <= start:
+        yield f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset {start:g}"
+    if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
+        yield f"--arrival-smoothness needs --arrival-pattern gamma, got {s.arrival_pattern}"
+    if s.request_rate_ramp_duration is not None and not s.request_rate:
+        yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
+    if s.request_cancellation_delay and s.request_cancellation_rate is None:
+        yield "--request-cancellation-delay needs --request-cancellation-rate"
+    if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
+        yield "--num-prefix-prompts and --prefix-prompt-length need each other"
+    if s.user_context_prompt_length:
+        try:
+            parse_length(s.user_context_prompt_length)
+        except ValueError as error:
+            yield f"--user-context-prompt-length: {error}"
+    for flag, given in (
+        ("--warmup-concurrency", s.warmup_concurrency),
+        ("--warmup-request-rate", s.warmup_request_rate),
+    ):
+        if given and not s.warms_up:
+            yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
+    if s.warmup_concurrency and s.users is None:
+        yield "--warmup-concurrency needs the number of users after it (-u)"
+    if s.responses_state == "server" and s.endpoint_type != "responses":
+        yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
+    if s.responses_state == "server" and s.candidate:
+        yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
+
+
+def _dataset(s: Settings) -> Iterator[str]:
+    if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
+        yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+    for flag, asked in (("--idle-cap", s.idle_cap), ("--trajectory-start", s.trajectory_start)):
+        if asked is not None and not s.input_file:
+            yield f"{flag} needs --input-file"
+    if s.trajectory_start is not None:
+        try:
+            parse_start_shares(s.trajectory_start)
+        except ValueError as error:
+            yield f"--trajectory-start {s.trajectory_start}: {error}"
+        if s.fixed_schedule:
+            yield "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"
+
+
+def find_too_few_requests(s: Settings) -> Iterator[str]:
+    """Rules that this run has too few requests to pass, but by far, each in a sentence."""
+    if s.staged is not None:
+        return  # stages go on until they have enough
+    asked = f"--request-count {s.request_count}"
+    most: float | None = s.request_count
+    if most is None and s.request_rate and s.longest_s:
+        most, asked = s.request_rate * s.longest_s, f"{s.request_rate:g} requests/s for {s.longest_s:g} s"
+    for rule in s.rules.readable if most is not None else ():
+        if (
+            most is not None
+            and rule.percentile is not None
+            and not rule.base
+            and most < (least := count_needed_values(rule.percentile))
+        ):
+            yield (
+                f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. The interval of "
+                f"{rule.stat} takes {least} independent requests, {NEEDED_ROOM:g} times as many to be sure of both ends"
+            )
+
+
+def _until_decided(s: Settings) -> Iterator[str]:
+    """What goes on until it is decided has a first look, rules, and no other end."""
+    if s.until_decided_s is None:
+        return
+    if s.run_time_s is None:
+        yield "--until-decided needs -t: how long the run is before its rules are looked at for the first time"
+    elif s.until_decided_s <= s.run_time_s:
+        yield f"--until-decided {s.until_decided_s:g} must be longer than -t {s.run_time_s:g}: it is the most in all"
+    if not s.rules.entries:
+        yield "--until-decided needs a rule (--slo)"
+    others = {
+        "--sweep": s.sweep, "--repeats": s.repeats > 1, "--request-count": s.request_count,
+        "--num-sessions": s.num_sessions, "--fixed-schedule": s.fixed_schedule,
+    }  # fmt: skip
+    for flag, given in others.items():
+        if given:
+            yield f"--until-decided and {flag} exclude each other: leave {flag} out"
+
+
+def _stages(s: Settings) -> Iterator[str]:
+    """A sweep or repeats: the options that exclude it, and its first and last stage as runs."""
+    try:
+        parse_duration_range(s.stage_duration)
+        stages = None if s.compares else s.staged
+    except ValueError as error:
+        yield str(error)
+        return
+    if s.find_max and not s.sweep:
+        yield "--find-max needs --sweep: it searches between the highest stage that passes and the lowest that fails"
+    if s.find_max and not s.rules.entries:
+        yield "--find-max needs a rule (--slo): it searches for the highest stage that passes"
+    if s.gpu_hour is not None and s.gpus is None:
+        yield "--gpu-hour needs the number of GPUs (--gpus)"
+    if stages is None:
+        return
+    if s.sweep and s.repeats > 1:
+        yield "--sweep and --repeats exclude each other: run the whole sweep again, and compare"
+    elif s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
+        yield "--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"
+    excluded: dict[str, list[tuple[str, object]]] = {
+        CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
+        RATE: [("--request-rate", s.request_rate), ("--request-rate-series", s.request_rate_series)],
+        PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
+        INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
+    }
+    others = excluded.get(stages.axis, [])
+    if s.sweep:
+        others += [
+            ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
+            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
+            ("--user-centric-rate", s.user_centric_rate), ("--warmup-concurrency", s.warmup_concurrency),
+            ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ]  # fmt: skip
+    for flag, given in others:
+        if given:
+            yield f"--sweep {stages.axis}=... and {flag} exclude each other: leave out {flag}"
+            return
+    for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
+        for mistake in validate_settings(make_stage_settings(s, stages.axis, value)):
+            yield f"--sweep {stages.axis}={value:g}: {mistake}"
+            return
+
+
+def _tenants(s: Settings) -> Iterator[str]:
+    """The mix, and that all else is of tenants that it has."""
+    if s.isolate and not s.tenant_mix:
+        yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
+    try:
+        mix = parse_tenant_weights(s.tenant_mix) if s.tenant_mix else {}
+        named = {
+            "--tenant-header": [text.partition(":")[0] for text in s.tenant_header],
+            "--tenant-priority": [*parse_tenant_priorities(s.tenant_priority)] if s.tenant_priority else [],
+            "--tenant-weight": [*parse_tenant_weights(s.tenant_weight, "--tenant-weight")] if s.tenant_weight else [],
+            "--isolate": [s.isolate] if s.isolate else [],
+        }
+    except ValueError as error:
+        yield str(error)
+        return
+    for rule in s.rules.readable:
+        named.setdefault(f"SLO {str(rule)!r}", []).extend(value for key, value in rule.where if key == "tenant")
+    for flag, names in named.items() if mix else ():
+        if unknown := next((name for name in names if name not in mix), None):
+            yield f"{flag}: there is no tenant {unknown}{find_nearest_names(unknown, mix)}; --tenant-mix has {', '.join(mix)}"
+    if s.tenant_priority and s.endpoint_type not in ("chat", "completions"):
+        yield f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has none"
+    share = mix.get(s.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
+    if s.isolate and len(mix) < 2:
+        yield "--isolate needs a second tenant in --tenant-mix"
+    elif s.isolate and s.users and not s.open_loop and not 1 <= (own := round(s.users * share)) < s.users:
+        yield f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need one at least"
+    elif s.isolate and 0 < share < LEAST_SHARE:
+        yield f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: {LEAST_SHARE:.0%} at least"
+
+
+def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
+    """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
+    if s.tenant_mix and (others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]):
+        return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
+    if s.isolate and named and (s.isolate not in named or not s.open_loop):
+        why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
+        return f"its rows name their tenants, and with --isolate {s.isolate} {why}"
+    return ""
+
+
+def _arms(s: Settings) -> Iterator[str]:
+    """Of base and candidate in pairs of blocks."""
+    if not s.compares:
+        if s.washout is not None:
+            yield "--washout belongs to locust-llm ab"
+        return
+    name = "--isolate" if s.isolate else "two arms"
+    if s.isolate and (s.candidate or s.candidate_set or s.aa):
+        yield "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and beside the others"
+    elif s.tenant_mix and not s.isolate:
+        yield "two arms and --tenant-mix exclude each other: compare the arms without tenants, or give --isolate to a run"
+    if s.aa and (s.candidate or s.candidate_set):
+        yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
+    if s.candidate == s.host and not (s.candidate_set or s.same_server):
+        yield "the candidate is the base: to see how often equal ones are called different, give --aa in its place"
+    contradicting = (
+        ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max), ("--request-count", s.request_count),
+        ("--until-decided", s.until_decided_s),
+        ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
+        ("--user-centric-rate", s.user_centric_rate), ("--request-rate-series", s.request_rate_series),
+        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
+        ("--warmup-request-count and --warmup-duration", s.warms_up),
+        ("--request-cancellation-rate", s.request_cancellation_rate),
+    )  # fmt: skip
+    for flag, given in contradicting:
+        if given:
+            yield f"{name} and {flag} exclude each other: leave {flag} out"
+    if s.washout_s >= s.block_duration:
+        yield f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s (--block-duration)"
+    if s.pairs < LEAST:
+        takes = 2 * (LEAST + 1) * s.block_duration
+        yield (
+            f"-t has room for {max(0, s.pairs)} pairs of blocks of {s.block_duration:g} s beside the first, which is not "
+            f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter --block-duration"
+        )
+    if limit := s.changes.prefill_concurrency:
+        yield from (f"the candidate: {why}" for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit)))
+    for rule in s.rules.readable:
+        if rule.kind == ABORT:
+            yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
+        if rule.base and rule.base != BASE:
+            yield f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within ... of {BASE}'"
+        if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
+            yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"
+
+
+def _prompts(s: Settings) -> Iterator[str]:
+    """Yields contradictions of prompts, pictures and prefixes with each other or with the protocol."""
+    yield from _pooling(s)
+    yield from _media(s)
+    yield from _prefix_cache(s)
+
+
+def _pooling(s: Settings) -> Iterator[str]:
+    """Of embeddings and rerank, which have no output."""
+    kind, usual = f"--endpoint-type {s.endpoint_type}", Settings()
+    if s.generates:
+        if s.batch_size_text != usual.batch_size_text:
+            yield f"--batch-size-text is of --endpoint-type embeddings or rerank, and {s.endpoint_type} has one prompt"
+        return
+    if s.streaming:
+        yield f"{kind} answers in one piece: leave out --streaming"
+    for flag, given in (
+        ("--output-tokens-mean", s.output_tokens_mean != usual.output_tokens_mean),
+        ("--output-tokens-stddev", s.output_tokens_stddev),
+        ("--first-token-timeout", s.first_token_timeout_s != usual.first_token_timeout_s),
+        ("--gpu-hour", s.gpu_hour),
+        ("--tools", s.tools),
+    ):
+        if given:
+            yield f"{kind} generates no tokens: leave out {flag}"
+    for flag, given in (
+        ("--session-turns-mean", s.session_turns_mean > 1),
+        ("--shared-system-prompt-length", s.shared_system_prompt_length),
+        ("--user-context-prompt-length", s.user_context_prompt_length),
+    ):
+        if given:
+            yield f"{kind} has no conversation: leave out {flag}"
+    if s.input_file and s.batch_size_text > 1:
+        yield "--batch-size-text is of synthetic inputs: with --input-file each message of a row is an input"
+    good = [("--goodput", condition.metric) for condition in s.rules.good]
+    of_rules = [
+        (f"SLO {str(rule)!r}", metric)
+        for rule in s.rules.readable
+        for metric in (rule.metric, *(condition.metric for condition in rule.given))
+    ]
+    for what, metric in dict.fromkeys((*of_rules, *good)):
+        if instead := BY_WORD[metric].instead:
+            yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+
+
+def _media(s: Settings) -> Iterator[str]:
+    """Of synthetic pictures and sounds."""
+    if bool(s.image_width_mean) != bool(s.image_height_mean):
+        yield "--image-width-mean and --image-height-mean need each other"
+    for kind, mean, usual in (("image", s.image_width_mean, Settings()), ("audio", s.audio_length_mean, Settings())):
+        others = (option.field for option in declared_options(Settings) if option.field.startswith(f"{kind}_"))
+        for name in others if not mean else ():
+            if "mean" not in name and getattr(s, name) != getattr(usual, name):
+                first = "--image-width-mean and --image-height-mean" if kind == "image" else "--audio-length-mean"
+                yield f"--{name.replace('_', '-')} has nothing to apply to: give {first} too"
+    try:
+        kinds = s.media.kinds
+    except ValueError as error:
+        yield str(error)
+        return
+    pixels, samples = s.image_width_mean * s.image_height_mean, s.audio_length_mean * max(s.media.rates) * 1000
+    if pixels > MAX_PIXELS:
+        yield f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most {MAX_PIXELS / 1e6:.0f} are made"
+    if samples > MAX_SAMPLES:
+        yield f"sounds of {samples / 1e6:.0f} million samples are too long: at most {MAX_SAMPLES / 1e6:.0f} are made"
+    if kinds and s.input_file:
+        yield "--image-... and --audio-... are of synthetic prompts: with --input-file a row names its own (image, audio)"
+
+
+def _prefix_cache(s: Settings) -> Iterator[str]:
+    """Of prompts that share a given part with those before."""
+    flag = "--prefix-cache-hit-rate"
+    if s.prefix_cache_hit_rate is None:
+        of_it = {
+            "--working-set": s.working_set,
+            "--cache-block-size": s.cache_block_size,
+            "--cache-tokens": s.cache_tokens,
+        }
+        for other, tokens in of_it.items():
+            if tokens:
+                yield f"{other} has nothing to apply to: give {flag} too"
+        return
+    if not s.prefix_cache_hit_rate and s.working_set:
+        yield f"{flag} 0 repeats nothing: leave out --working-set"
+    for other, given, why in (
+        ("--input-file", s.input_file, "the prompts of a file are what they are"),
+        ("--shared-system-prompt-length", s.shared_system_prompt_length, "it would add to the share"),
+        ("--num-prefix-prompts", s.num_prefix_prompts, "they would add to the share"),
+        (
+            "--session-turns-mean",
+            s.session_turns_mean > 1 or s.session_turns_stddev,
+            "each turn repeats those before it",
+        ),
+        ("--model-mix", s.model_mix, "each model has a cache of its own"),
+        (f"--endpoint-type {s.endpoint_type}", not s.generates, "it has no prefix cache"),
+        ("--image-... and --audio-...", s.image_width_mean or s.audio_length_mean, "their tokens are not counted here"),
+        (
+            "--warmup-duration",
+            s.warmup_duration,
+            "it may end before every prefix was sent; --warmup-request-count adds",
+        ),
+        ("--sweep input-tokens", s.sweeps(INPUT), "its stages need other prefixes"),
+        ("two arms", s.compares, "the two may have one cache or two"),
+    ):
+        if given:
+            yield f"{flag} and {other} exclude each other: {why}"
+    block, mean = s.cache_block_size or 1, round(s.synthetic_input_tokens_mean)
+    most = max_cached_blocks(mean, block) * block / mean
+    if not s.seq_dist and not s.synthetic_input_tokens_stddev and s.prefix_cache_hit_rate > 100 * most:
+        of = f" of blocks of {block}" if block > 1 else ""
+        yield f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can repeat{of}: {most:.0%} at most"

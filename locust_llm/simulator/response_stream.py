@@ -1,0 +1,401 @@
+"""Answers on their way: a token at a time into the bytes of a stream, with everything that can go wrong on it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from . import openai_chat as api
+from . import openai_chat as events
+from . import server_timing, tokens
+from .scheduling.sequence import Sequence, drafted
+from .scheduling.time_parts import latency_parts_of
+from .telemetry import TruthRow
+from .tokens import WORDS
+
+if TYPE_CHECKING:
+    from .behaviours import Quirks
+    from .connection import ClientConnection
+    from .server import SimulatorServer
+
+
+ENGINE_FAILED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+SPLIT_S: Final = 0.002
+_WORDS: Final = [f" {word}".encode() for word in WORDS]
+_TWO_BYTES: Final = "é".encode()
+
+
+class SimulatedAnswer:
+    """What the engine tells of an answer, one `on_token` at a time."""
+
+    def __init__(
+        self,
+        server: SimulatorServer,
+        connection: ClientConnection,
+        asked: api.AnswerRequest,
+        row: TruthRow,
+        quirks: Quirks,
+    ) -> None:
+        self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
+        self.transport = connection.transport
+        self.first_word = server.random.randrange(len(WORDS))
+        self.count, self.before = 0, -1
+        self.first_at = self.last_at = 0.0
+        max_tokens, self.finish_reason = asked.max_tokens, "length"
+        if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
+            max_tokens, self.finish_reason = max(1, quirks.eos), "stop"
+        self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
+        steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
+        self.max_tokens, self.accepted = max_tokens, iter(steps)
+        request = connection.request
+        session, row.tenant, self.traceparent = (
+            (request.session, request.tenant, request.traceparent) if request else ("", "", "")
+        )
+        self.sequence = Sequence(
+            asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens),
+            priority=asked.priority, tenant=row.tenant,
+        )  # fmt: skip
+        self.delayed: asyncio.TimerHandle | None = None  # while the front end has it
+        row.backend = number = server.router.choose(self.sequence.block_keys, session)
+        self.engine, self.metrics = server.router.engines[number], server.metrics[number]
+        self.headers = server.headers_of(number)
+        self.timed = quirks.timings and asked.form in (api.CHAT, api.COMPLETIONS)
+
+    def begin(self) -> None:
+        """To the engine, when the front end is through with it."""
+        if seconds := self.server.front.front_end_delay_s:
+            self.delayed = asyncio.get_running_loop().call_later(seconds, self._begin)
+        else:
+            self.start()
+
+    def _begin(self) -> None:
+        self.delayed = None
+        self.start()
+
+    def start(self) -> None:
+        self.engine.add(self.sequence, self.on_token)
+
+    def on_token(self) -> None:
+        raise NotImplementedError
+
+    def counted(self) -> int:
+        """The tokens of one more step; how many there are."""
+        now, metrics = monotonic(), self.metrics
+        self.before, accepted = self.count, next(self.accepted, 0)
+        if self.count and self.quirks.draft_tokens:
+            metrics.drafted(self.quirks.draft_tokens, accepted)
+        new = min(1 + accepted, self.max_tokens - self.count)
+        self.count += new
+        metrics.generation_tokens += new
+        if self.before > 0:
+            metrics.gap(now - self.last_at)
+        else:
+            self.first_at = now
+            metrics.first_token(self.asked.prompt_tokens, now - self.row.arrived_at)
+            self.server.prefilled(self.asked, now)
+        self.last_at = now
+        if self.sequence.is_finished:
+            metrics.finished(self.sequence, self.count, self.finish_reason, self.row.arrived_at, self.first_at, now)
+            if self.server.spans:
+                self.server.spans.finished(self, now)
+        return self.count
+
+    def hang_up(self, fault: str = "") -> None:
+        """The client is gone, or a fault has come."""
+        self.drop([self.sequence])
+        if self.count == 0:
+            self.server.prefilled(self.asked, monotonic())
+        self.close_row(aborted=not fault, fault=fault)
+
+    def drop(self, sequences: list[Sequence]) -> None:
+        if self.delayed:
+            self.delayed.cancel()
+        else:
+            for sequence in sequences:
+                self.engine.abort(sequence)
+
+    def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
+        sequence, row = self.sequence, self.row
+        row.started_at, row.parts = sequence.started_at, latency_parts_of(sequence)
+        row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
+        self.server.num_open -= 1
+        self.server.router.ended(row.backend)
+        self.server.truth.done(row, aborted=aborted)
+
+    def said(self) -> tuple[str | None, str]:
+        """(reasoning, text)."""
+        words = [WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + self.count)]
+        cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
+        return " ".join(words[: self.quirks.reasoning]) or None, " ".join(words[self.quirks.reasoning : cut])
+
+    def keep(self) -> None:
+        """Where a later request may go on from it."""
+        if self.asked.keep is not None:
+            _, text = self.said()
+            text = api.dump({api.ARGUMENT: text}).decode() if self.asked.tool else text
+            self.asked.keep(self.row.answer_id, text)
+
+    def usage(self) -> dict[str, Any]:
+        return events.usage(self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens)
+
+    def fault_due(self) -> str:
+        """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
+        quirks = self.quirks
+        return next((fault for fault in ("error", "cut", "reset") if self.reached(getattr(quirks, fault))), "")
+
+    def reached(self, count: int) -> bool:
+        """So many tokens are there since the last step."""
+        return self.before < count <= self.count
+
+    def as_sent(self, body: dict[str, Any]) -> bytes:
+        """An answer in one piece; malformed it lacks its end."""
+        return api.dump(body)[: -1 if self.quirks.malformed else None]
+
+    def break_connection(self, fault: str) -> None:
+        self.connection.answer = None
+        if fault == "reset":
+            raw = self.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing sends a reset
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _block_keys(self, max_tokens: int) -> list[int]:
+        """The answer's own blocks too: the next turn of a conversation brings them back."""
+        if not self.server.caching:
+            return []
+        words = (WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + max_tokens))
+        return tokens.block_keys([*self.asked.pieces, *words])
+
+
+class WholeAnswer(SimulatedAnswer):
+    """In one piece, when it is complete."""
+
+    def start(self) -> None:
+        super().start()
+        self._fail()
+
+    def on_token(self) -> None:
+        self.counted()
+        if not self._fail() and self.sequence.is_finished:
+            self._respond_in_time()
+
+    def _respond_in_time(self) -> None:
+        if self.quirks.slow_headers_s:
+            asyncio.get_running_loop().call_later(self.quirks.slow_headers_s, self._respond)
+        else:
+            self._respond()
+
+    def _respond(self) -> None:
+        if self.connection.answer is not self:  # the client has hung up meanwhile
+            return
+        body = self._body()
+        before = monotonic()
+        said = server_timing.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        self.connection.respond(200, self.as_sent(body), self.headers + said)
+        self.row.first_at = before, monotonic()
+        self.close_row()
+        self.connection.answered()
+
+    def _body(self) -> dict[str, Any]:
+        self.keep()
+        self.row.output_tokens = self.count
+        reasoning, content = self.said()
+        ended = api.UnstreamedAnswer(
+            self.row.answer_id,
+            self.server.names[0],
+            content,
+            reasoning,
+            self.said_reason,
+            self.usage(),
+            self.asked.tool,
+        )
+        body = self.asked.form.whole(ended)
+        return body | {"timings": server_timing.timings(self.sequence, self.count)} if self.timed else body
+
+    def _fail(self) -> bool:
+        """Whether something has gone wrong by now."""
+        if fault := self.fault_due():
+            self.hang_up(fault)
+            if fault == "error":
+                failed = api.error_body(500, ENGINE_FAILED, "InternalServerError")
+                self.connection.respond(500, failed, self.headers)
+                self.connection.answered()
+            else:
+                self.break_connection(fault)
+        return bool(fault)
+
+
+class StreamedAnswer(SimulatedAnswer):
+    """``held``: writes that wait for a slow header, a stall or the other half of a letter; None when nothing waits."""
+
+    def __init__(
+        self,
+        server: SimulatorServer,
+        connection: ClientConnection,
+        asked: api.AnswerRequest,
+        row: TruthRow,
+        quirks: Quirks,
+    ) -> None:
+        super().__init__(server, connection, asked, row, quirks)
+        self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
+        self.call = self.chunks.call()  # until it was sent
+        self.continuous = asked.continuous_usage or quirks.continuous_usage
+        self.frame, _ = connection.stream_framing()
+        self.role = quirks.role if asked.form.opens else "none"
+        self.text = b""  # of the tokens that wait for their chunk
+        self.num_chunks = 0
+        self.over = False
+        self.held: list[tuple[bytes, int, bool]] | None = None
+        self.written_at = monotonic()
+        if quirks.slow_headers_s:
+            self._hold(quirks.slow_headers_s)
+        self.headed = False
+        if not quirks.time_headers:
+            self._write(self._head())
+        self.ping: asyncio.TimerHandle | None = None
+        if quirks.ping_s:
+            self._ping()
+
+    def start(self) -> None:
+        super().start()
+        self._after_tokens()
+
+    def on_token(self) -> None:
+        quirks, last = self.quirks, self.sequence.is_finished
+        count, before = self.counted(), self.before
+        words = b"".join(_WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count))
+        self.text += words if before else words[1:]
+        reasoning, each = before < quirks.reasoning, quirks.tokens_per_chunk
+        if last or (count - 1) // each > (before - 1) // each or self.reached(quirks.reasoning):
+            self._write_chunk(reasoning, last)
+        self._after_tokens()
+
+    def hang_up(self, fault: str = "") -> None:
+        self._end()
+        super().hang_up(fault)
+
+    def _head(self) -> bytes:
+        """Of the response, with the event that comes early; nothing the second time."""
+        if self.headed:
+            return b""
+        self.headed = True
+        said = server_timing.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        _, head = self.connection.stream_framing(self.headers + said)
+        return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
+
+    def _write_chunk(self, reasoning: bool, last: bool) -> None:
+        quirks, chunks, frame = self.quirks, self.chunks, self.frame
+        used = self._used()
+        finish_with_usage = self.usage() if quirks.usage == "finish" else used
+        text, self.text = self.text, b""
+        if quirks.eos == 0 and self.finish_reason == "stop":
+            text = b""
+        if quirks.split_utf8:
+            text += _TWO_BYTES
+        if self.asked.tool and last:
+            text += events.CALL_END
+        with_last = last and quirks.finish == "last"
+        event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
+        if with_last and isinstance(chunks, api.Chunks) and not chunks.has_end(self.asked.include_usage) and self.timed:
+            event = self._with_timings(event)
+        self.num_chunks += 1
+        if self.num_chunks == quirks.malformed:
+            event = event[: max(map(event.rfind, (b'"index"', b'"output_index"')))] + b"\n\n"
+        if quirks.split_utf8:
+            middle = event.index(_TWO_BYTES) + 1
+            data = frame(event[:middle])
+            rest = frame(event[middle:])
+        else:
+            data, rest = frame(event), b""
+        if self.call and not reasoning:
+            data, self.call = frame(self.call) + data, b""
+        if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
+            data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
+        self._write(self._head() + data, self.count)
+        if rest:
+            self._hold(SPLIT_S)
+            self._write(rest)
+        if last:
+            self._write_end(finish_with_usage)
+
+    def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
+        self.keep()
+        found = self.chunks.end(self.usage(), finish_with_usage, include_usage=self.asked.include_usage)
+        if self.timed and found:
+            found[-1] = self._with_timings(found[-1])
+        self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
+
+    def _with_timings(self, event: bytes) -> bytes:
+        said = api.dump(server_timing.timings(self.sequence, self.count))
+        return event.removesuffix(b"}\n\n") + b',"timings":%b}\n\n' % said
+
+    def _done(self) -> bytes:
+        done = self.chunks.done
+        return (self.frame(done) if done else b"") + self.connection.end_of_stream
+
+    def _used(self) -> dict[str, Any] | None:
+        return self.usage() if self.continuous else None
+
+    def _after_tokens(self) -> None:
+        """What goes wrong after this many tokens."""
+        if self.over:
+            return
+        if fault := self.fault_due():
+            self.hang_up(fault)
+            if fault == "error":
+                self.transport.write(self._head() + self.frame(self.chunks.error(ENGINE_FAILED)) + self._done())
+                self.connection.answered()
+            else:
+                self.break_connection(fault)
+        elif self.reached(self.quirks.stall):
+            self._hold(self.quirks.stall_s)
+
+    def _write(self, data: bytes, count: int = 0, *, end: bool = False) -> None:
+        """``count``: of the tokens there are with this. ``end``: it is the last of the stream."""
+        if self.held is not None:
+            self.held.append((data, count, end))
+            return
+        before = monotonic()
+        self.transport.write(data)
+        self.written_at = after = monotonic()
+        row = self.row
+        if count:
+            row.output_tokens = count
+            if self.transport.get_write_buffer_size():
+                row.buffered += 1
+            if row.token_at is not None:
+                row.token_at.extend((before, after))
+            if row.first_at is None:
+                row.first_at = before, after
+        if end:
+            self._end()
+            self.close_row()
+            self.connection.answered()
+
+    def _end(self) -> None:
+        self.over = True
+        if self.ping:
+            self.ping.cancel()
+
+    def _hold(self, seconds: float) -> None:
+        if self.held is None:
+            self.held = []
+            asyncio.get_running_loop().call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        held, self.held = self.held or [], None
+        for write in held:
+            if not self.over:
+                self._write(*write[:2], end=write[2])
+
+    def _ping(self) -> None:
+        wait_s = self.written_at + self.quirks.ping_s - monotonic()
+        if wait_s <= 0:
+            if self.headed:
+                self._write(self.frame(events.PING))
+            wait_s = self.quirks.ping_s
+        self.ping = asyncio.get_running_loop().call_later(wait_s, self._ping)

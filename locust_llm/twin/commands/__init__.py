@@ -1,1 +1,0 @@
-"""The commands of a twin: command.py is their door."""

@@ -1,0 +1,58 @@
+"""The look through the dataset of a form, in a process of its own: the page goes on, and what takes too long is ended."""
+
+import signal
+import sys
+from typing import Final
+
+import gevent.subprocess
+import msgspec
+
+from locust_llm.controller.schedule import ORDERS
+from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.settings import Settings
+from locust_llm.workload import dataset_summary
+from locust_llm.workload.access_log import parse_column_names
+from locust_llm.workload.dataset import Order
+from locust_llm.workload.dataset_summary_process import DatasetFindings, DatasetQuestion
+
+MAX_CPU_S: Final = 5
+"""For an upload."""
+MAX_WALL_S: Final = 60.0
+"""A busy machine gives it a part of its time."""
+OUT_OF_TIME: Final = (-signal.SIGXCPU, -signal.SIGKILL)
+CHILD: Final = (sys.executable, "-m", "locust_llm.workload.dataset_summary_process")
+
+
+def look_at_dataset(s: Settings, *, limited: bool) -> None:
+    """So that the check of the settings need not read the file. ``limited``: it is an upload. Raises Refused,
+    and ValueError of one sentence."""
+    if not s.input_file:
+        return
+    columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
+    order: Order = "sequential" if s.fixed_schedule else ORDERS[s.dataset_sampling_strategy]
+    most_s = MAX_CPU_S if limited else None
+    question = DatasetQuestion(
+        s.input_file, s.custom_dataset_type, columns, s.fixed_schedule, s.skip_broken_rows, order, most_s
+    )
+    pipe = gevent.subprocess.PIPE
+    child = gevent.subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, stderr=gevent.subprocess.DEVNULL)
+    try:
+        output, _ = child.communicate(msgspec.json.encode(question), timeout=MAX_WALL_S if limited else None)
+    except gevent.subprocess.TimeoutExpired:
+        output = b""
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+    if not output and child.returncode in OUT_OF_TIME:
+        refuse_run(
+            f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only"
+        )
+    if not output:
+        refuse_run(f"{s.input_file}: to look through it failed (status {child.returncode})")
+    answer = msgspec.json.decode(output, type=DatasetFindings)
+    if answer.summary is None:
+        raise ValueError(answer.wrong)
+    dataset_summary.remember_dataset_check(
+        answer.summary, question.kind, question.columns, question.timed, question.skip_broken
+    )

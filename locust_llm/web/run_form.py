@@ -1,0 +1,251 @@
+"""New run: the form of a run as data for its page, in groups; what depends on another field is hidden until that is set."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.locust_adapter.parsed_options import read_given_rules
+from locust_llm.locust_adapter.parser import format_option_default
+from locust_llm.settings.declare import Option
+from locust_llm.text.format import capitalise_sentence
+from locust_llm.text.numbers import format_quoted_number
+
+from .datasets import MAX_UPLOAD_BYTES, Datasets
+from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, read_requested_load
+from .whitelist import select_locustfile_fields
+
+GROUPS: Final = {
+    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules", "server": "Server",
+}  # fmt: skip
+"""Those of the form, by the groups of the options."""
+OTHERS: Final = "Rules"
+"""The group of all other options, folded."""
+RULES_FIELD: Final = "slo"
+"""The one repeated flag that a form can fill in: a line each."""
+RULES_HELP: Final = "What must hold, such as error_rate < 1%"
+LOCUSTFILE: Final = "Locustfile"
+"""The group of its own flags."""
+MAIN: Final = (
+    "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD, "synthetic_input_tokens_mean",
+    "output_tokens_mean", "prefill_concurrency", "slo", "slo_preset", "host", "model",
+)  # fmt: skip
+"""Always in sight, with what depends on them; the others of a group are folded."""
+WITH_WARMUP: Final = ("warmup_request_count", "warmup_duration")
+DEPENDS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("arrival_pattern", "arrival_smoothness"), ("request_rate", "sweep")),
+    "request_rate_ramp_duration": ("request_rate",),
+    **dict.fromkeys(
+        ("find_max", "stage_duration", "stage_requests", "stage_requests_per_user", "stage_warmup_per_user"), ("sweep",)
+    ),
+    **dict.fromkeys(("warmup_concurrency", "warmup_request_rate", "warmup_prefill_concurrency"), WITH_WARMUP),
+    "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
+    "request_cancellation_delay": ("request_cancellation_rate",),
+    **dict.fromkeys(
+        ("fixed_schedule", "custom_dataset_type", "dataset_columns", "dataset_sampling_strategy", "skip_broken_rows"),
+        (DATASET_FIELD,),
+    ),
+    **dict.fromkeys(
+        ("fixed_schedule_auto_offset", "fixed_schedule_start_offset", "fixed_schedule_end_offset", "replay_speedup"),
+        ("fixed_schedule",),
+    ),
+    **dict.fromkeys(
+        ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "seq_dist"), (f"!{DATASET_FIELD}",)
+    ),
+    **dict.fromkeys(
+        ("image_width_stddev", "image_height_stddev", "image_batch_size", "image_format"),
+        ("image_width_mean", "image_height_mean"),
+    ),
+    **dict.fromkeys(
+        ("audio_length_stddev", "audio_sample_rates", "audio_batch_size", "audio_format"), ("audio_length_mean",)
+    ),
+    "prefix_prompt_length": ("num_prefix_prompts",),
+    **dict.fromkeys(
+        ("session_turns_stddev", "session_turn_delay_mean", "session_turn_delay_stddev"), ("session_turns_mean",)
+    ),
+    "prefill_concurrency_ramp_duration": ("prefill_concurrency",),
+    "gpu_hour": ("gpus",),
+}
+"""A field, and those of which one must be set (with ``!``: must not be) so that it matters. A field that the command line
+set all the same is never hidden: the page sends nothing of what it hides."""
+WORDS: Final = {
+    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation",
+    "seq": "length", "dist": "mix",
+}  # fmt: skip
+"""Of names of fields, as labels have them."""
+
+
+class FormField(msgspec.Struct, frozen=True):
+    """A field of the page."""
+
+    name: str
+    label: str
+    kind: str
+    """text, whole, number, lines, switch, list or dataset."""
+    value: str = ""
+    """Empty: not set."""
+    default: str = ""
+    help: str = ""
+    flag: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    """(value, text) of a list."""
+    needs: str = ""
+    """Names as in DEPENDS, with blanks between."""
+
+    @property
+    def is_set(self) -> bool:
+        """It says something else than its default."""
+        return self.value not in ("", self.default)
+
+    @property
+    def counts(self) -> bool:
+        """What needs it matters: it is set, a switch is on."""
+        return self.value == "true" if self.kind == "switch" else self.is_set
+
+
+class FormGroup(msgspec.Struct, frozen=True):
+    """A group of the page."""
+
+    title: str
+    main: tuple[FormField, ...]
+    folded: tuple[FormField, ...]
+
+    @property
+    def unfolded(self) -> bool:
+        return any(field.is_set for field in self.folded)
+
+
+def build_form_groups(
+    options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Datasets, host: str
+) -> list[FormGroup]:
+    """The form, with the values of the last run, else of the command line. ``extra``: the fields of Locust's form, the
+    locustfile's own among them; ``host``: as Locust has it. Raises OSError where the file of rules cannot be read."""
+    found: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
+    found["Load"] += _of_users(options)
+    found["Prompts"].append(_dataset(options, datasets))
+    found["Server"].append(
+        FormField("host", "Address", "text", host, "needed", flag="-H", help="Of the server, such as localhost:8000")
+    )
+    for option in FIELDS.values():
+        if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
+            found[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
+    shown = find_visible_fields([field for fields in found.values() for field in fields])
+    for fields in found.values():
+        fields[:] = [
+            replace(field, needs="") if field.is_set and field.name not in shown else field for field in fields
+        ]
+    if own := select_locustfile_fields(extra):
+        found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
+    return [_group(title, fields) for title, fields in found.items()]
+
+
+def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
+    """The names of those that the page does not hide, as static/new_run.js decides it. What it hides counts as not given."""
+    shown, before = {field.name for field in fields}, set[str]()
+    while shown != before:
+        before = shown
+        on = {field.name for field in fields if field.name in shown and field.counts}
+        shown = {field.name for field in fields if _matters(field, on)}
+    return shown
+
+
+def _matters(field: FormField, on: set[str]) -> bool:
+    needs = field.needs.split()
+    return not needs or any((name.removeprefix("!") in on) != name.startswith("!") for name in needs)
+
+
+def _group(title: str, fields: list[FormField]) -> FormGroup:
+    """The main fields in their order, each with those that depend on it."""
+    by_name = {field.name: field for field in fields}
+    if title == LOCUSTFILE:
+        return FormGroup(title, tuple(fields), ())
+    main = [field for name in MAIN if name in by_name for field in _with_dependents(by_name[name], fields)]
+    main = list(dict.fromkeys(main))
+    return FormGroup(title, tuple(main), tuple(field for field in fields if field not in main))
+
+
+def _with_dependents(field: FormField, fields: list[FormField]) -> Iterator[FormField]:
+    yield field
+    for other in fields:
+        if field.name in other.needs.split():
+            yield from _with_dependents(other, fields)
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------
+
+
+def _of_users(options: Namespace) -> Iterator[FormField]:
+    users, rate, run_time = read_requested_load(options)
+    yield FormField(
+        "user_count", "Users", "whole", str(users or ""), "1", flag="-u",
+        help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of concurrency sets them itself",
+    )  # fmt: skip
+    yield FormField(
+        "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop", flag="-t",
+        help="Seconds, or 10m or 1h20m; the warmup comes before it",
+    )  # fmt: skip
+    yield FormField(
+        "spawn_rate", "Users started per second", "number", _number(rate) if rate else "", str(SPAWN_RATE), flag="-r",
+        help="The gate ramps, not the users",
+    )  # fmt: skip
+
+
+def _dataset(options: Namespace, datasets: Datasets) -> FormField:
+    where = "Files of this machine are offered with --web-host 127.0.0.1, --web-login or --web-datasets FOLDER"
+    if datasets.folder is not None:
+        where = f"The list has files below {datasets.folder.name or 'the working directory'}"
+    return FormField(
+        DATASET_FIELD, "Dataset", "dataset", datasets.choice_of(options.input_file), flag="--input-file",
+        help=f"ShareGPT, OpenAI-style JSONL, a trace or an access log. {where}. An upload has at most "
+        f"{MAX_UPLOAD_BYTES >> 20} MB and is removed when this program ends",
+        choices=(("", "none: synthetic prompts"), *datasets.choices()),
+    )  # fmt: skip
+
+
+def _field(option: Option, options: Namespace) -> FormField:
+    name, default, about = option.dest, format_option_default(option), option.help
+    value, kind = getattr(options, name), {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
+    text = "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
+    choices: tuple[tuple[str, str], ...] = ()
+    if kind == "switch":
+        text, default = str(bool(value)).lower(), str(bool(option.default)).lower()
+    elif name in CHOICES:
+        kind = "list"
+        choices = (("", default or NO_CHOICE), *((one, one) for one in CHOICES[name] if one not in (None, default)))
+    elif name == RULES_FIELD:
+        kind, text, about = "lines", "\n".join(read_given_rules(options)), RULES_HELP
+    example = f", e.g. {option.example}" if option.example and kind in ("text", "whole", "number", "lines") else ""
+    return FormField(
+        name, _label(option), kind, "" if text == default and kind != "switch" else text, default,
+        f"{about}{example}", option.flag, choices, " ".join(DEPENDS.get(name, ())),
+    )  # fmt: skip
+
+
+def _number(value: float) -> str:
+    """As a person would write it; with all its digits."""
+    text = format_quoted_number(value)
+    return text if float(text) == value else str(value)
+
+
+def _label(option: Option) -> str:
+    if option.dest == RULES_FIELD:
+        return "Rules, one per line"
+    words = " ".join(WORDS.get(word, word) for word in option.dest.split("_"))
+    unit = f", {option.unit}" if option.unit.islower() and option.unit not in words else ""
+    return words[0].upper() + words[1:] + unit
+
+
+def _own(name: str, field: Mapping[str, Any]) -> FormField:
+    """Of a flag of the locustfile."""
+    value, choices = field["default_value"], field.get("choices") or ()
+    kind = "switch" if isinstance(value, bool) else "list" if choices else "text"
+    text = (
+        str(value).lower() if kind == "switch" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    )
+    return FormField(
+        name, capitalise_sentence(name.replace("_", " ")), kind, "" if value is None else text,
+        help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",
+        choices=tuple((str(one), str(one)) for one in choices),
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Affinity: to which address the requests of a session go, and what its server gave it to send back."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from locust_llm.client.response import Response
+from locust_llm.settings.ab import TrialBlock
+from locust_llm.worker.targets import VariantTarget
+
+logger = logging.getLogger("locust_llm")
+
+MAX_SESSIONS: Final = 100_000
+"""Of these it is known where they went and what they send back; then the one that was longest without a request is new."""
+MAX_TOKEN_CHARS: Final = 8_000
+"""Of a value that is sent back: servers take no longer headers."""
+
+
+class _Session:
+    """What is kept of one."""
+
+    __slots__ = ("address", "token")
+
+    def __init__(self, address: str) -> None:
+        self.address, self.token = address, ""
+
+
+class Affinity:
+    """Of one process. A new session goes to the next address, its later requests to where it began; a request without a
+    session goes to the next one."""
+
+    def __init__(
+        self,
+        sides: Mapping[str, VariantTarget],
+        hosts: Sequence[str] = (),
+        echo_header: str | None = None,
+        *,
+        first: int = 0,
+    ) -> None:
+        """``sides``: by arm. ``hosts``: all addresses, where there are several. ``first``: the address to begin with: as
+        processes have few sessions each, they do not all begin with the same."""
+        self.sides = sides
+        self._hosts, self._echo_header, self._next = hosts, echo_header, first
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._said = False
+
+    def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
+        """Where the next request of this session goes, with the header that it sends back."""
+        found = next(iter(self.sides.values())) if block is None else self.sides[block.arm]
+        if not self._hosts and self._echo_header is None:
+            return found
+        known = self._session(session)
+        if self._hosts:
+            found = found._replace(address=known.address)
+        if known.token and self._echo_header is not None:
+            found = found._replace(headers={**found.headers, self._echo_header: known.token})
+        return found
+
+    def answered(self, session: str, stream: Response) -> None:
+        """Keep what its next request sends back; never written anywhere."""
+        if self._echo_header is None:
+            return
+        token = read_response_header(stream, self._echo_header)
+        if token and len(token) <= MAX_TOKEN_CHARS and token.isascii() and token.isprintable():
+            if session:
+                self._session(session).token = token
+        elif not self._said and stream.status == 200:
+            self._said = True
+            why = "can be sent back" if token else "is in the answer"
+            logger.warning(f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)")
+
+    def secrets(self, stream: Response | None) -> dict[str, str]:
+        """By header: what no text may hold of a request that was answered by ``stream``, beside what was sent."""
+        if self._echo_header is None:
+            return {}
+        return {self._echo_header: "" if stream is None else read_response_header(stream, self._echo_header)}
+
+    def _session(self, name: str) -> _Session:
+        known = self._sessions.get(name)
+        if known is None:
+            known = _Session(self._hosts[self._next % len(self._hosts)] if self._hosts else "")
+            self._next += 1
+            if not name:
+                return known
+            self._sessions[name] = known
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        self._sessions.move_to_end(name)
+        return known
+
+
+def read_response_header(stream: Response, name: str) -> str:
+    """Of an answer, the first where it has several; empty without."""
+    value = stream.frame.get(name, "") if stream.frame.has_headers else ""
+    return str(value[0] if isinstance(value, list) else value).strip()

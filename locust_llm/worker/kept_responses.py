@@ -1,0 +1,72 @@
+"""Kept responses: with ``--responses-state server`` a turn goes on from the last answer by its id, and sends what is new."""
+
+import logging
+from typing import Any, Final
+
+from locust_llm.client.response import Response
+from locust_llm.protocols.protocol import Messages
+from locust_llm.protocols.responses import RESPONSE_ID, split_at_stored_response
+from locust_llm.records.record import OK, Record
+from locust_llm.settings.settings import Settings
+
+from .worker import WorkerContext
+
+logger = logging.getLogger("locust_llm")
+
+LOST: Final = (400, 404)
+"""HTTP status where the server has no such answer: OpenAI, vLLM."""
+WHOLE: Final = "so the next turn sends the whole conversation (--responses-state server)"
+_said: Final[set[tuple[int, str]]] = set()
+"""In which run what was logged."""
+
+
+class KeptResponses:
+    """Of one user: the answer from which its next turn may go on."""
+
+    def __init__(self) -> None:
+        self._from: str | None = None
+        """The id in the request that is under way."""
+        self._lost: str | None = None
+        self.id: str | None = None
+        """Of the last answer; None: it failed, or has none."""
+        self._calls = False
+        """The last answer calls a tool."""
+
+    def asked(self, messages: Messages, settings: Settings) -> tuple[Messages, dict[str, Any]]:
+        """(messages to send, fields beside them)."""
+        if settings.responses_state != "server":
+            return messages, {}
+        self._from, news = split_at_stored_response(messages, self._lost)
+        return news, {} if self._from is None else {"previous_response_id": self._from}
+
+    def ended(self, record: Record, stream: Response | None, sender: WorkerContext) -> None:
+        """``stream``: the answer, if there is one."""
+        if sender.settings.responses_state != "server":
+            return
+        self.id = stream.answer.response_id if record.outcome == OK and stream is not None else None
+        self._calls = stream is not None and bool(stream.answer.calls)
+        if record.outcome == OK and self.id is None:
+            _say(sender.epoch, f"an answer has no id, {WHOLE}")
+        if record.failed and record.status in LOST and self._from is not None:
+            self._lost = self._from
+            _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
+
+    def mark(self, sender: WorkerContext) -> dict[str, str]:
+        """What the last answer's message gets for a next turn that is no answer to a call of a tool: after a call none, as
+        servers refuse to go on without the tool's answer."""
+        if self.id is None or not self._calls:
+            return mark_response_id(self.id)
+        _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")
+        return {}
+
+
+def mark_response_id(id_: str | None) -> dict[str, str]:
+    """Field of an assistant's message from which the next turn goes on."""
+    return {RESPONSE_ID: id_} if id_ else {}
+
+
+def _say(epoch: int, text: str) -> None:
+    kind = epoch, text.partition(",")[0][:30]
+    if kind not in _said:
+        _said.add(kind)
+        logger.warning(text)

@@ -1,0 +1,134 @@
+"""The outbox: records of a worker on their way to the master; numbered, kept until acknowledged, sent again if not.
+
+Locust's messages may be dropped without a word, so every record has a serial, they leave in batches, and the master takes
+each once.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from locust_llm.records.journal import Journal, pack_record, unpack_record
+from locust_llm.records.record import Record
+from locust_llm.wire.messages import Records
+
+logger = logging.getLogger("locust_llm")
+
+BATCH_RECORDS: Final = 200
+BATCH_BYTES: Final = 1 << 20
+"""A batch that has more leaves at once: the master has other work between two of them."""
+RESEND_AFTER_S: Final = 3.0
+
+
+class RecordOutbox:
+    """Of one worker. ``send`` sends a message to the master, which may get lost."""
+
+    def __init__(self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send = send
+        self._clock = clock
+        self.begin(None)
+
+    def begin(self, journal: Journal | None) -> None:
+        """A run begins. ``journal``: what records are kept in until they are delivered."""
+        self.journal = journal
+        self.kept: Path | None = None
+        """Where records are that were not delivered."""
+        self._packed: list[bytes] = []
+        self._packed_bytes = 0
+        self._serial = 0
+        self._unacknowledged: dict[int, tuple[float, Records]] = {}
+
+    def add(self, record: Record) -> None:
+        packed = pack_record(record)
+        self._packed.append(packed)
+        self._packed_bytes += len(packed)
+        self._serial += 1
+        if self.journal is not None:
+            self._journaled(self.journal.add, self._serial, packed)
+        if len(self._packed) >= BATCH_RECORDS or self._packed_bytes >= BATCH_BYTES:
+            self.flush()
+
+    def count(self, admitted: int, begun: int, ended: int) -> None:
+        """Requests that the gate let through, and sessions that were begun and have ended, so far."""
+        if self.journal is not None:
+            self._journaled(self.journal.count, admitted, begun, ended)
+
+    def _journaled(self, write: Callable[..., None], *what: Any) -> None:
+        try:
+            write(*what)
+        except OSError as error:
+            logger.warning(f"this worker keeps no more copies of records on disk, so some are lost if it dies: {error}")
+            self.journal = None
+
+    def close(self, *, keep: bool) -> None:
+        """The run is over. ``keep``: records that were not delivered stay on the disk."""
+        if self.journal is not None:
+            self.journal.close(keep=keep)
+            self.kept = self.journal.path if keep else None
+            self.journal = None
+
+    def flush(self) -> None:
+        """Send what is there; send again what was not acknowledged in time."""
+        now = self._clock()
+        if self._packed:
+            first = self._serial - len(self._packed) + 1
+            batch = Records(first, self._packed)
+            self._packed, self._packed_bytes = [], 0
+            self._unacknowledged[first] = (now, batch)
+            self._send(batch)
+        for number, (sent_at, batch) in list(self._unacknowledged.items()):
+            if now - sent_at > RESEND_AFTER_S:
+                self._unacknowledged[number] = (now, batch)
+                self._send(batch)
+
+    def acknowledged(self, number: int) -> None:
+        if self._unacknowledged.pop(number, None) is not None and self.journal is not None and not self.waiting:
+            self.journal.delivered()
+
+    @property
+    def made(self) -> int:
+        """Records of this run."""
+        return self._serial
+
+    @property
+    def waiting(self) -> int:
+        """Records that the master is not known to have."""
+        return len(self._packed) + sum(len(batch.packed) for _, batch in self._unacknowledged.values())
+
+    def undelivered(self) -> list[Record]:
+        """They themselves."""
+        batches = (batch.packed for _, (_, batch) in sorted(self._unacknowledged.items()))
+        return [unpack_record(packed) for batch in (*batches, self._packed) for packed in batch]
+
+
+class RecordInbox:
+    """The other end: each record of each worker once."""
+
+    def __init__(self) -> None:
+        self._below: dict[str, int] = {}
+        """By worker: every serial below is here."""
+        self._apart: dict[str, set[int]] = {}
+        """Those that came before their turn."""
+
+    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
+        """(serial, packed record) of a batch or of a journal: the records that were not here. Raises ValueError for what
+        is no record; then none was taken."""
+        below, apart = self._below.get(worker, 1), self._apart.setdefault(worker, set())
+        came = {serial: unpack_record(packed) for serial, packed in frames if serial >= below and serial not in apart}
+        apart.update(came)
+        while below in apart:
+            apart.remove(below)
+            below += 1
+        self._below[worker] = below
+        return list(came.values())
+
+    def taken(self, worker: str) -> int:
+        """How many of its records are here."""
+        return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
+
+
+def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
+    """Those of a batch."""
+    return enumerate(batch.packed, batch.number)

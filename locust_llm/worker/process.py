@@ -1,0 +1,242 @@
+"""A worker: greets the master, sends its status and its records, and ends in order, also without a master."""
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from locust.env import Environment
+
+import gevent
+import msgspec
+
+from locust_llm.exit_status import ExitStatus
+from locust_llm.integrations.otel.telemetry import Telemetry
+from locust_llm.locust_adapter.detached_end import detach_end
+from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
+from locust_llm.records.journal import JOURNALS, Journal, lock_file
+from locust_llm.records.message import ControlMessage
+from locust_llm.records.record import Record
+from locust_llm.records.storage import RECORDS, add_records
+from locust_llm.settings.settings import Settings
+from locust_llm.text.format import format_count
+from locust_llm.text.untrusted import sanitise_text
+from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.handshake import make_hello
+from locust_llm.wire.messages import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Refused, pack_message
+
+from .inbox import receive_from_control
+from .outbox import RecordOutbox
+from .worker import WorkerContext, attach_worker_context
+
+logger = logging.getLogger("locust_llm")
+
+STATUS_S: Final = 0.25
+"""Between two statuses of a process."""
+AT_ONCE_S: Final = 0.005
+"""Between two urgent ones, at least."""
+DELIVER_S: Final = 10.0
+"""Longest wait at the end for the master to acknowledge records."""
+LATE_S: Final = 30.0
+"""The same where the master may be out of reach: networks come back."""
+LOCK_S: Final = 3.0
+"""Longest wait for other workers of a dead master that write their records."""
+
+
+def start_worker(environment: Environment, runner: Any, settings: Settings, *, forked: bool = False) -> None:
+    """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
+    worker = _Worker(environment, runner, settings)
+    attach_worker_context(environment, worker.sender)
+    listen_for_signals(
+        lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM),
+        lambda: cut_open_requests(environment),
+    )
+    detach_end(runner, leave=worker.leave)
+    receive_from_control(runner, worker.sender, worker.receive, worker.begin)
+    environment.events.test_stopping.add_listener(lambda **kw: worker.sender.close())
+    environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
+    environment.events.quitting.add_listener(lambda **kw: worker.end())
+    spawn_critical(worker.fail, 0.0, worker.report)
+    if runner.last_heartbeat_timestamp is None:  # else a master that refuses it before this is never found to be silent
+        runner.last_heartbeat_timestamp = time.time()
+    hello = make_hello(environment.user_classes, list_secret_names(environment.parsed_options))
+    runner.send_message(TO_CONTROL, pack_message(0, hello))
+
+
+def _ready_at_once(environment: Environment) -> None:
+    """Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value."""
+    environment.stop_timeout = 0
+
+
+class _Worker:
+    def __init__(self, environment: Environment, runner: Any, settings: Settings) -> None:
+        self._environment, self._runner = environment, runner
+        self.outbox = RecordOutbox(lambda records: self.sender.send(records))
+        self.sender = WorkerContext(
+            environment, settings, self._record, self.outbox.count, worker=runner.client_id, shared=True
+        )
+        self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
+        self._folder = self._here = Path()
+        """Of the run, on the machine of the master; and what is here of it."""
+        self._busy = False
+        """A run is on, or its records are not all handed over."""
+        self._leaves = False
+        """A user of this process ends it."""
+
+    def _record(self, record: Record) -> None:
+        """A request is over."""
+        self.outbox.add(record)
+        self._telemetry.record(record)
+
+    def begin(self, order: Begin) -> None:
+        """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
+        self._busy = True
+        self._folder = Path(order.folder)
+        self._here = here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
+        self.outbox.close(keep=self.outbox.waiting > 0)
+        try:
+            self.outbox.begin(Journal(here / JOURNALS / self._runner.client_id))
+        except OSError as error:
+            self.outbox.begin(None)
+            logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
+        self._telemetry.begin(order)
+
+    def receive(self, message: ControlMessage) -> None:
+        """From the master, and not for the sender."""
+        match message:
+            case Ack():
+                self.outbox.acknowledged(message.number)
+            case EndRun():
+                gevent.spawn(self.end)  # it takes its time; not guarded: it catches what fails in it
+            case Cut():
+                cut_open_requests(self._environment)
+            case Refused():
+                logger.error(f"the master refuses this worker: {sanitise_text(message.reason)}")
+                self._environment.process_exit_code = ExitStatus.REFUSED
+                gevent.spawn(self._runner.quit)
+
+    def report(self) -> None:
+        """The greenlet that sends the status of this process: four times a second, and when others wait for its share."""
+        sender, due = self.sender, time.monotonic()
+        while True:
+            sender.urgent.wait(max(0.0, due - time.monotonic()))
+            sender.urgent.clear()
+            now = time.monotonic()
+            if now - due > HELD_S:
+                sender.answered_at += now - due
+            if (
+                now < due and not sender.gate.lapsed
+            ):  # without a lease it asks for one at once: only a whole status does
+                sender.send(sender.lease.status())
+            else:
+                due = now + STATUS_S
+                self.outbox.flush()
+                sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
+                sender.give_back(self._runner.user_count)
+                if sender.epoch and not sender.closed and now - sender.answered_at > GONE_S:
+                    gevent.spawn(self._go_on_alone)  # not guarded: there is nobody left to report to
+                    return
+            gevent.sleep(AT_ONCE_S)
+
+    def fail(self, why: str) -> None:
+        """The status cannot be sent any more: the control ends the run."""
+        self.sender.send(msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why))
+
+    def leave(self) -> None:
+        """A user ends this process, or its users: the others go on."""
+        self._leaves = True
+        self.end()
+
+    def end(self) -> None:
+        """What runs ends, then every record and every statistic goes to the master."""
+        sender = self.sender
+        if sender.closed or not sender.epoch:
+            return
+        try:
+            self._drain(DELIVER_S)
+            self._runner._send_stats()
+        except Exception:  # of a greenlet nobody waits for: it would be lost in the hub
+            logger.exception("the drain of this worker failed")
+        finally:
+            sender.send(sender.status(at=time.monotonic()))
+            ended = sender.ended(self.outbox.made)
+            sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end(), leaves=self._leaves))
+            self._busy = self._leaves = False
+
+    def interrupted(self, *, leave_to_master: bool) -> None:
+        """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""
+        while self._busy and (self.sender.closed or leave_to_master):
+            gevent.sleep(0.1)
+        interrupt_main()
+
+    def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
+        """``alone``: nobody has answered for a while, so the records of a dead master are looked for first."""
+        self.sender.close()
+        self._runner.stop()
+        handed_over = alone and self._append()
+        if not handed_over:
+            with gevent.Timeout(deliver_s, False):
+                while self.outbox.waiting:
+                    self.outbox.flush()
+                    gevent.sleep(0.02)
+            handed_over = self._append() or self._keep()
+        self.outbox.close(keep=not handed_over)
+
+    def _append(self) -> bool:
+        """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
+        waiting = self.outbox.undelivered()
+        return not waiting or append_lost_records(waiting, self._folder / RECORDS)
+
+    def _keep(self) -> bool:
+        """What is not delivered stays on this machine, as the master would have written it; False: the master's is the same,
+        and finds the journal."""
+        if self._here == self._folder:
+            return False
+        path, count = self._here / RECORDS, format_count(self.outbox.waiting, "record")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            add_records(path, self.outbox.undelivered())
+        except OSError as error:
+            logger.error(f"{count} could not be delivered, nor be written to {path}: {error.strerror}")
+            return False
+        logger.error(
+            f"{count} could not be delivered, and are in {path}: locust-llm report --records adds them to the run"
+        )
+        return True
+
+    def _go_on_alone(self) -> None:
+        """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
+        logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
+        self._drain(LATE_S, alone=True)
+        self.sender.send(msgspec.structs.replace(self.sender.ended(), telemetry=self._telemetry.end()))
+        self._busy = False
+        if self.outbox.kept is not None:
+            logger.error(f"records that were not delivered are in {self.outbox.kept}")
+        self._environment.process_exit_code = ExitStatus.FAILED_REQUESTS
+        self._runner.quit()
+
+
+def append_lost_records(records: list[Record], path: Path) -> bool:
+    """To the records of a run whose control is dead, but for those that it has written and could not acknowledge any more;
+    False where it is not dead, or its folder is not here."""
+    until = time.monotonic() + LOCK_S
+    while (file := lock_file(path)) is None:
+        if not path.exists() or time.monotonic() > until:
+            return False
+        gevent.sleep(0.1)
+    try:
+        add_records(path, records)
+    finally:
+        os.close(file)
+    return True
+
+
+def cut_open_requests(environment: Environment) -> None:
+    """What this process still has open is cut, and recorded so."""
+    environment.stop_timeout = 0
+    if environment.runner is not None:
+        environment.runner.user_greenlets.kill(block=False)

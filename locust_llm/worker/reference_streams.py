@@ -1,0 +1,156 @@
+"""Sentinels: a few streams with known send times beside the load of this process, read and decoded like any other.
+
+They go through the stream reader and the exchange of this process, and past its gate; they make no record, no event and no
+statistic, only the certificate. Their server is a process of its own: accuracy/reference_server.py.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import gevent
+
+from locust_llm.accuracy.reference_process import TruthServer
+from locust_llm.client.connection import Target
+from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request import Request
+from locust_llm.gate.gate import Gate
+from locust_llm.protocols.known import encode_request_body
+from locust_llm.records.accuracy import MeasurementAccuracy, ReferenceTimes, TimingDifferences, parse_reference_times
+from locust_llm.records.record import OK, Record
+from locust_llm.settings.selftest_modes import OFF
+
+STREAMS: Final = 2
+CHUNKS: Final = 8
+GAP_S: Final = 0.1
+SPREAD: Final = 0.3
+"""Of the time between two chunks, so that they keep no step with the load."""
+AFTER_S: Final = 0.25
+"""How long after the load they begin: a run that is over by then pays nothing."""
+LEAST_S: Final = 5.0
+"""No certificate of a shorter run."""
+STREAM_CPU_S: Final = 0.003
+"""What a stream takes, here and in the truth server, on a machine that is busy (measured)."""
+SHARE: Final = 0.015
+"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start of their server comes
+on top."""
+FREE: Final = 12
+"""So many take what they take: without them there is no certificate."""
+PAUSE_S: Final = 0.2
+LIMIT_S: Final = 10.0
+"""For an answer that takes a second."""
+FAILURES: Final = 3
+"""After so many in a row there are no more."""
+
+
+class ReferenceStreams:
+    """Of one process, for all of its runs."""
+
+    def __init__(self, cpu_clock: Callable[[], float] = time.process_time) -> None:
+        self._cpu_clock = cpu_clock
+        self._reads = 0
+        self._lines: list[UserConnection] = []
+        self._renew("no run has begun")
+
+    def _renew(self, missing: str) -> None:
+        self._missing = missing
+        self._began, self._cpu_began_s = time.monotonic(), self._cpu_clock()
+        self._asked = 0
+        """Streams so far."""
+        self._run, self._stage = TimingDifferences(), TimingDifferences()
+        self._greenlets: list[gevent.Greenlet] = []
+        self._server: TruthServer | None = None
+
+    @property
+    def reads(self) -> int:
+        """Of the stream reader's, so far: none of them are the load's."""
+        return self._reads + sum(len(line.stream.stamps) for line in self._lines if line.stream is not None)
+
+    def begin(self, wanted: str, run_time_s: float | None) -> None:
+        """A run begins. ``wanted``: as the setting ``selftest``."""
+        self._stop()
+        if wanted == OFF:
+            self._renew("it was switched off (--selftest off)")
+        elif run_time_s is not None and run_time_s < LEAST_S:
+            self._renew(f"the run is shorter than {LEAST_S:g} s")
+        else:
+            self._renew("")
+            self._greenlets = [gevent.spawn_later(AFTER_S, self._start)]
+
+    def begin_stage(self) -> None:
+        """From here on ``stage`` counts."""
+        self._stage = TimingDifferences()
+
+    def stage(self) -> MeasurementAccuracy:
+        """Of the stage so far."""
+        return MeasurementAccuracy(missing=self._missing) if self._missing else self._stage.certificate()
+
+    def end(self) -> MeasurementAccuracy:
+        """The run is over."""
+        lasted_s = time.monotonic() - self._began
+        cpu_s = self._stop()
+        if not self._missing and lasted_s < LEAST_S:
+            self._missing = f"the run was shorter than {LEAST_S:g} s"
+        return MeasurementAccuracy(missing=self._missing) if self._missing else self._run.certificate(cpu_s)
+
+    def _start(self) -> None:
+        try:
+            self._server = TruthServer(GAP_S, SPREAD)
+        except (OSError, NotImplementedError) as error:
+            self._missing = f"the truth server could not be started: {error}"
+            return
+        request = make_reference_request(Target("127.0.0.1", self._server.port), CHUNKS)
+        self._greenlets += [gevent.spawn(self._streams, request) for _ in range(STREAMS)]
+
+    def _streams(self, request: Request) -> None:
+        """A greenlet: one stream after the other."""
+        line, gate, failures = UserConnection(), Gate(), 0
+        self._lines.append(line)
+        try:
+            while failures < FAILURES:
+                while not self._affordable():
+                    gevent.sleep(PAUSE_S)
+                self._asked += 1
+                record = exchange_request(line, gate, request, 0.0)
+                stream, line.stream = line.stream, None
+                self._reads += record.reads
+                if record.outcome == OK and stream is not None:
+                    failures = 0
+                    self._add(record, parse_reference_times(stream.answer.last))
+                else:
+                    failures += 1
+                    gevent.sleep(0.1)
+            self._missing = f"the sentinel streams failed ({record.outcome}: {record.error})"
+        except Exception as error:  # whatever it is, it must not reach the run
+            self._missing = f"the sentinel streams failed ({type(error).__name__}: {error})"
+        finally:
+            self._lines.remove(line)
+            self._reads += 0 if line.stream is None else len(line.stream.stamps)
+            line.close()
+
+    def _affordable(self) -> bool:
+        """Another stream is within their share of the CPU."""
+        return self._asked < FREE or (self._asked + 1) * STREAM_CPU_S <= SHARE * (self._cpu_clock() - self._cpu_began_s)
+
+    def _add(self, record: Record, truth: ReferenceTimes | None) -> None:
+        if truth is not None:
+            self._run.add(record, truth)
+            self._stage.add(record, truth)
+
+    def _stop(self) -> float | None:
+        """The CPU seconds that the truth server took."""
+        gevent.killall(self._greenlets)
+        self._greenlets = []
+        server, self._server = self._server, None
+        return None if server is None else server.close(gevent.sleep)
+
+
+def make_reference_request(target: Target, chunks: int) -> Request:
+    """One that the truth server answers with so many chunks."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "."}]
+    body = encode_request_body("chat", "truth", messages, chunks)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return Request(target=target, data=head.encode() + body, labels={"id": "sentinel"}, timeout_s=LIMIT_S)

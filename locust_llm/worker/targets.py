@@ -1,0 +1,63 @@
+"""The arms of a run: what a process must know to send to either."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from locust_llm.records.run import Arm
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.request_form import RequestForm
+from locust_llm.settings.ab import BASE, CANDIDATE
+from locust_llm.settings.settings import Settings
+
+
+class VariantTarget(NamedTuple):
+    """Where a request goes, and in what it differs from those of the other arm."""
+
+    name: str
+    address: str
+    """Empty: where the process's own address is."""
+    model: str | None
+    """Where the user class has none."""
+    length_way: tuple[str, ...]
+    headers: Mapping[str, str] = {}
+    body: Mapping[str, Any] = {}
+    set_model: str | None = None
+    """In place of that of the user class too."""
+    form: RequestForm = RequestForm()
+    """As the server takes requests."""
+
+
+def make_variant_targets(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, VariantTarget]:
+    """By name, the base first; without arms one side without a name. ``headers``: the candidate's own. Raises ValueError."""
+    if not s.compares:
+        return {"": VariantTarget("", s.host, found.model, found.length_way, form=found.form)}
+    base = VariantTarget(BASE, s.host, found.model, found.length_way, form=found.form)
+    if s.same_server:
+        return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
+    if (other := found.candidate) is None:
+        raise ValueError("the candidate was not asked before the run, and gets no key")
+    own = s.changes
+    return {
+        BASE: base,
+        CANDIDATE: VariantTarget(
+            CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model, other.form
+        ),
+    }
+
+
+def list_variants(s: Settings, found: Discovery) -> tuple[Arm, ...]:
+    """For run.json."""
+    if not s.compares:
+        return ()
+    other = found.candidate or found
+    return (
+        Arm(name=BASE, host=s.host, model=found.models, server=found.server, server_flags=found.server_flags),
+        Arm(
+            name=CANDIDATE,
+            host=s.candidate or s.host,
+            model=s.changes.model or other.models,
+            server=other.server,
+            server_flags=other.server_flags,
+            changes=s.candidate_set,
+        ),
+    )

@@ -1,0 +1,47 @@
+"""Turn: content and labels of one request of a user."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from locust_llm.workload.conversation import Conversation, ConversationRequest, previous_turn
+
+
+class OutgoingTurn(NamedTuple):
+    """Content and labels of one request."""
+
+    messages: list[dict[str, Any]]
+    input_tokens: int | None
+    output_tokens: int
+    session: str = ""
+    number: int = 0
+    body: dict[str, Any] | None = None
+    sized: bool = False
+    """The output gets exactly ``output_tokens``, where the server allows it."""
+    model: str | None = None
+    """Of the mix; None: the run has none."""
+    turns: int | None = None
+    """Of the session, on its first turn; None: one, or not known."""
+    after: tuple[int, ...] | None = None
+    """The turns that it waited for; None: the one before it."""
+    tool_s: float | None = None
+    """How long a tool took before it."""
+    prefix: tuple[int, int] | None = None
+    """(number of the shared prefix that it begins with, tokens in common)."""
+    tenant: str = ""
+    """Whose it is; empty: the run has no tenants."""
+    lose: Callable[[], int] | None = None
+    """Called when it failed: how many turns are never sent for that."""
+
+
+def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bool) -> OutgoingTurn:
+    """A request of a session."""
+    number = ask.turn
+    return OutgoingTurn(
+        ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
+        turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
+        after=None if ask.after == previous_turn(number) else ask.after,
+        tool_s=ask.delay_s if ask.tool else None,
+        prefix=ask.prefix,
+        tenant=conversation.tenant,
+        lose=lambda: conversation.lose(number),
+    )  # fmt: skip

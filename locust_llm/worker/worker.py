@@ -1,0 +1,426 @@
+"""The sender: what the users of one process share; gate, permits, prompts, and where finished records go.
+
+It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins late) wait.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from locust.env import Environment
+
+from gevent.event import Event
+from msgspec.structs import replace
+
+from locust_llm.access.headers import read_candidate_headers, read_request_headers, read_tenant_headers
+from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.client.reader.process_reader import reader_failure, reader_kind, reads_so_far, start_new_reader
+from locust_llm.gate.gate import GateClosed
+from locust_llm.gate.shares import GateLease
+from locust_llm.locust_adapter.parsed_options import build_settings
+from locust_llm.records.failures import FailureKinds
+from locust_llm.records.machine import Machine, detect_machine
+from locust_llm.records.message import ControlMessage
+from locust_llm.records.phase_plan import PROFILING, label_phase, stage_of_phase
+from locust_llm.records.record import Record
+from locust_llm.records.run import ProcessHealth
+from locust_llm.server.request_form import REFUSED, RequestForm, added_form_changes, learn_from_refusal
+from locust_llm.settings.ab import TrialBlock
+from locust_llm.settings.address import normalise_base_url
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.settings import Settings
+from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.wire.clock_sync import SyncedClock, clock_id
+from locust_llm.wire.delivery import IncomingPost, OutgoingPost
+from locust_llm.wire.messages import (
+    LOCAL,
+    TO_CONTROL,
+    Arrivals,
+    ArrivalsReturned,
+    Begin,
+    Ended,
+    FormLearnt,
+    ReliableMessage,
+    Renewal,
+    RequestsReturned,
+    RequestsWanted,
+    SessionsReturned,
+    SessionsWanted,
+    StageHealth,
+    Status,
+    pack_message,
+)
+from locust_llm.worker.targets import VariantTarget, make_variant_targets
+from locust_llm.workload.conversation import ConversationSource
+from locust_llm.workload.lengths import combine_lengths, normal_length
+from locust_llm.workload.prompts import Prompts
+
+from .affinity import Affinity
+from .alarm import Alarm, ExclusiveTurns
+from .content import make_prompts, make_sessions
+from .health import HealthMonitor
+from .permits import Permit, PermitQueue, SessionQueue
+from .reference_streams import ReferenceStreams
+from .tenants import TenantAssigner
+
+logger = logging.getLogger("locust_llm")
+
+SOON_S: Final = 0.3
+"""Users are added for arrivals that are due within it and find none free."""
+MESSAGE_BYTES: Final = 300
+"""Of a server's, in a note."""
+STATUS_LAGS: Final = 200
+"""Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
+
+
+class WorkerContext:
+    """One a process, for all runs; ``begin`` makes it ready for the next."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Settings,
+        on_record: Callable[[Record], object] = lambda record: None,
+        on_counts: Callable[[int, int, int], object] = lambda admitted, begun, ended: None,
+        *,
+        worker: str = LOCAL,
+        shared: bool = False,
+    ) -> None:
+        """``settings``: until those of a run come. ``on_record`` is called with each finished record, ``on_counts`` with how
+        many requests the gate has admitted, how many sessions were begun and how many have ended. ``shared``: this process
+        has a share of the limit, as there are others, and admits nothing without a lease."""
+        self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
+        self.worker, self._shared = worker, shared
+        self.settings = settings
+        self._headers: tuple[int, Mapping[str, str]] | None = None
+        self._strayed = -1
+        """The run in which a user with another address was logged."""
+        self.epoch = 0
+        self._alarm: Alarm | None = None
+        self._sentinels = ReferenceStreams()
+        self.clock = SyncedClock()
+        self.urgent = Event()
+        """Set when the control should have a status at once."""
+        self._renew()
+
+    def _renew(self) -> None:
+        self.affinity = Affinity({"": VariantTarget("", "", None, ())})
+        self._forms: dict[str, RequestForm] = {}
+        """By side: what was learnt during the load."""
+        self.tenants, self._place, self._salt, self.trace = TenantAssigner(), 0, "", ""
+        self.closed = False
+        self.turned_away = self.decoding = 0
+        self.done = 0  # requests that the gate has admitted, and that are over
+        self.ttfts_s: list[float] = []  # of the first chunks since the last status
+        self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)  # what must come, of this run
+        self.failure = ""  # why this process can send nothing more
+        self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
+        self.lease = GateLease(self.urgent, shared=self._shared, on_enter=self._count)
+        self.gate = self.lease.gate
+        self.answered_at = time.monotonic()
+        """When the control last answered."""
+        self.permits = PermitQueue(self._want)
+        self._early: list[Arrivals] = []
+        self.tickets = SessionQueue(self._want_sessions, self._count)
+        self._watch: HealthMonitor | None = None
+        self._machine: Machine | None = None
+        self._missed = self._stage = 0
+        self._stage_watch: HealthMonitor | None = None
+        self.failure_kinds = FailureKinds()
+        """For Locust's table, and for a sample of each."""
+        self.turns = ExclusiveTurns()
+        self.retry_random = Random()
+        """Spreads retries."""
+        self.prompts: Prompts
+        self.sessions: ConversationSource
+        self.extra: dict[str, Any] = {}
+        """More fields of every request's body."""
+        self.counts_sessions = False
+        """Sessions are dealt out by the control: each of the dataset once, or the number that was asked for."""
+
+    def _count(self) -> None:
+        self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
+
+    def renew(self, renewal: Renewal) -> None:
+        """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
+        self.answered_at = time.monotonic()
+        self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
+        self._outgoing.heard(renewal.heard)
+        early, self._early = self._early, []
+        for arrivals in early:
+            self.add_arrivals(arrivals)
+        self.lease.renew(renewal.share, renewal.at)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """What to add to a stamp of this process to get Unix time, as the control has it."""
+        return self.clock.offset_s
+
+    def begin(self, epoch: int, order: Begin) -> bool:
+        """A run starts, if it is another one. Its limit and its first share come in messages of their own."""
+        if epoch == self.epoch:
+            return False
+        if self.epoch or self.closed:
+            self._renew()
+        self.epoch = epoch
+        start_new_reader()
+        self._machine, self._watch = detect_machine(), HealthMonitor()
+        self.settings = s = order.settings
+        self.trace, self._place, self._salt = order.trace, order.worker, order.salt
+        self._sentinels.begin(s.selftest, s.run_time_s)
+        arms = make_variant_targets(s, order.survey, read_candidate_headers(self._environment.parsed_options))
+        self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
+        self.prompts = make_prompts(order)
+        self.sessions = make_sessions(order, self.prompts, pause=self.turns.take)
+        self.tenants = TenantAssigner(s, read_tenant_headers(self._environment.parsed_options), order.worker)
+        self.extra = collect_extra_inputs(s)
+        self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
+        self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
+        if not self._shared or (order.clock and order.clock == clock_id()):
+            self.clock.same(order.clock_offset_s)
+        self.answered_at = time.monotonic()
+        self.urgent.set()
+        self.permits.ask_again()
+        return True
+
+    def begin_stage(self, number: int, input_tokens: float | None) -> None:
+        """This stage begins (0: none), with prompts of so many tokens; the health in the one before it is reported."""
+        if number == self._stage:
+            return
+        if self._stage_watch is not None:
+            health = self._stage_watch.stop(self.worker, self._stage)
+            self.send(StageHealth(replace(health, certificate=self._sentinels.stage())))
+        self._stage, self._stage_watch = number, HealthMonitor() if number else None
+        self._sentinels.begin_stage()
+        s = self.settings
+        if (block := s.block(number)) is not None:
+            self._begin_block(block, number)
+        if input_tokens is not None:
+            sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
+            self.prompts.resize(combine_lengths(normal_length(*sizes[0]), normal_length(*sizes[1])))
+
+    def _begin_block(self, block: TrialBlock, number: int) -> None:
+        """Both blocks of a pair draw the same lengths, of other texts where they would meet in one server's cache."""
+        s = self.settings
+        seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
+        block_salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
+        self.prompts.begin_block(seed, self._salt + block_salt)
+        self.sessions.begin_block(seed)
+        self.tenants.begin_block(block, seed)
+        self._random = Random(f"{seed}/cancel")
+
+    def block(self, phase: str) -> TrialBlock | None:
+        """In which requests of this phase are sent; None: the run has no arms."""
+        return self.settings.block(stage_of_phase(phase))
+
+    def form(self, side: VariantTarget) -> RequestForm:
+        """Of requests to this side, as far as is known now."""
+        return self._forms.get(side.name, side.form)
+
+    def learns_form(self, side: VariantTarget, sent: RequestForm, record: Record) -> bool:
+        """This answer, to a request of the form ``sent``, refuses a field that another form leaves out or renames: all later
+        requests have that form, and this one may be sent again. (The first request before the load finds out; there is none
+        with --no-probe.)"""
+        if record.status not in REFUSED:
+            return False
+        known = self.form(side)
+        form = learn_from_refusal(known, self.settings, record.status, record.error)
+        if form != known:
+            self._forms[side.name] = form
+            message = sanitise_text(
+                record.error, collect_secrets(self.own_headers, self.own_headers), most=MESSAGE_BYTES
+            )
+            self.send(FormLearnt(side.name, added_form_changes(known, form), message))
+        return form != sent
+
+    def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
+        """Where the next request of this block, and of this session, goes."""
+        found = self.affinity.side(block, session)
+        return found if found.address else found._replace(address=self.address)
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        """Of all arms and tenants: no text that is written down may hold their values."""
+        sides = self.affinity.sides.values()
+        arms = {f"{side.name} {name}": value for side in sides for name, value in side.headers.items()}
+        return {**self.headers, **arms, **self.tenants.secrets}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of every request. Read once a run, when the first user comes: the master's options arrive with the users."""
+        if self._headers is None or self._headers[0] != self.epoch:
+            self._headers = self.epoch, read_request_headers(self._environment.parsed_options)
+        return self._headers[1]
+
+    @property
+    def address(self) -> str:
+        """The server of the run, which was asked at its start: whatever ``host`` a class or Locust has since then."""
+        return self.settings.host or normalise_base_url(self._environment.host or "")
+
+    def keeps_address(self, host: str | None, whose: str) -> None:
+        """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
+        if host and self.address and self._strayed != self.epoch and normalise_base_url(host) != self.address:
+            self._strayed = self.epoch
+            logger.warning(
+                f"{whose} has the host {normalise_base_url(host)}, which is ignored: the requests of this run go to "
+                f"{self.address}, the address that was checked at its start"
+            )
+
+    def first_chunk(self, ttft_s: float) -> None:
+        """Called in the event loop: must not block."""
+        self.decoding += 1
+        self.ttfts_s.append(ttft_s)
+
+    def finished(self, record: Record) -> None:
+        self.decoding -= bool(record.chunk_us)
+        self._on_record(record)
+
+    def add_arrivals(self, dealt: Arrivals) -> None:
+        """They wait until it is known when that is here."""
+        if not self.clock.known:
+            self._early.append(dealt)
+            return
+        zero = dealt.started_at - self.clock_offset_s
+        self.permits.arrive(Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals)
+
+    def wait_until(self, at: float) -> None:
+        """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
+        if self._alarm is None:  # after any fork
+            self._alarm = Alarm()
+        self._alarm.wait_until(at)
+        if self.closed:
+            raise GateClosed
+
+    def item(self, phase: str) -> bytes | None:
+        """The next session, packed; None: a synthetic one. Raises GateClosed when there is none any more."""
+        if not self.counts_sessions:
+            return None
+        begin = self.tickets.take()
+        while begin.phase != phase:  # of the warmup, and it is over
+            begin = self.tickets.take()
+        return begin.item
+
+    def session_ended(self, permit: Permit, left: int, *, dealt: bool) -> None:
+        """``left``: turns that were not asked."""
+        if permit.item is not None:
+            if left:  # the schedule had counted them
+                self.send(RequestsReturned(permit.phase, left))
+        elif dealt:
+            self.tickets.end(permit.phase)
+
+    def cancel_after_s(self, phase: str) -> float | None:
+        """Drawn for each request: seconds after which it is cancelled on purpose."""
+        rate = self.settings.request_cancellation_rate
+        if rate is None or label_phase(phase) != PROFILING or self._random.random() * 100 >= rate:
+            return None
+        return self.settings.request_cancellation_delay
+
+    def release_requests(self, phase: str) -> None:
+        """Others wait for requests of ``phase``."""
+        if self.permits.phase == phase and (left := self.permits.release_idle()):
+            self.send(RequestsReturned(phase, left))
+
+    def release_sessions(self, phase: str) -> None:
+        """Others wait for sessions of ``phase``."""
+        self.send(SessionsReturned(self.tickets.release_idle(phase), self.tickets.counts))
+
+    def give_back(self, users: int) -> None:
+        """What none of so many users here can send."""
+        phase = self.permits.phase
+        comes = self.settings.open_loop and self.settings.users is None  # then users come where arrivals wait
+        if not comes and (released := self.permits.unassignable(users)):
+            arrivals = [((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item) for one in released]
+            self.send(ArrivalsReturned(phase, arrivals))
+        if users == 0 and (left := self.permits.release_all()):
+            self.send(RequestsReturned(phase, left))
+
+    def end_phase(self, phase: str) -> None:
+        """Nothing new starts in this phase."""
+        if self.permits.phase == phase and (left := self.permits.release_all(arrivals=True)):
+            self.send(RequestsReturned(phase, left))
+
+    def status(self, *, users: int = 0, at: float | None = None) -> Status:
+        """For the progress line and the control. ``users``: those here; ``at``: now (monotonic), where it is answered."""
+        ttfts_s, self.ttfts_s = self.ttfts_s, []
+        return Status(
+            gate=self.lease.status(),
+            admitted=self.gate.admitted,
+            over=self.done,
+            decoding=self.decoding,
+            ttfts_s=ttfts_s[-1000:],
+            unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
+            sessions=self.tickets.counts,
+            users=users,
+            reads=reads_so_far() - self._sentinels.reads,
+            clock_error_s=self.clock.stated_s,
+            health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
+            failure=reader_failure() or self.failure,
+            activity=self.activity,
+            at=at,
+            heard=self.incoming.heard,
+        )
+
+    def close(self) -> None:
+        """Nothing new starts from here on."""
+        self.closed = True
+        self.gate.close()
+        self.tenants.close()
+        self._missed += self.permits.close()
+        self.tickets.close()
+        if self._alarm is not None:
+            self._alarm.wake_all()
+
+    def ended(self, records: int = 0) -> Ended:
+        """At the end of a run. ``records``: that were made for the control's inbox."""
+        return Ended(
+            turned_away=self.turned_away,
+            missed=self._missed,
+            records=records,
+            health=None if self._watch is None else self._health(self._watch),
+            failure=reader_failure() or self.failure,
+        )
+
+    def _health(self, watch: HealthMonitor) -> ProcessHealth:
+        """Of the whole run."""
+        return replace(
+            watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
+            clock_error_s=self.clock.stated_s, proxy=list_passed_proxies(self.settings), reader=reader_kind(),
+        )  # fmt: skip
+
+    def send(self, message: ControlMessage, epoch: int | None = None) -> None:
+        """To the control, as of this run; lost before there is a runner: the greeting follows then."""
+        if isinstance(message, ReliableMessage) and self._shared:
+            self._outgoing.post(partial(pack_message, self.epoch, message))
+        else:
+            self._transmit(pack_message(self.epoch if epoch is None else epoch, message))
+
+    def _transmit(self, packed: bytes) -> None:
+        if self._environment.runner is not None:
+            self._environment.runner.send_message(TO_CONTROL, packed)
+
+    def _want(self) -> None:
+        if self.epoch:
+            self.send(RequestsWanted())
+
+    def _want_sessions(self) -> None:
+        if self.epoch:
+            self.send(SessionsWanted())
+
+
+_senders: WeakKeyDictionary[Environment, WorkerContext] = WeakKeyDictionary()
+
+
+def get_worker_context(environment: Environment) -> WorkerContext:
+    """The sender of this process; one that begins closed where the plugin is not attached."""
+    if environment not in _senders:
+        attach_worker_context(environment, WorkerContext(environment, build_settings(environment.parsed_options)))
+    return _senders[environment]
+
+
+def attach_worker_context(environment: Environment, sender: WorkerContext) -> None:
+    """From here on it is that of this process."""
+    _senders[environment] = sender

@@ -1,0 +1,171 @@
+"""Mixes: the models of a run, or its tenants, and how often each is asked for, or asks; what a tenant's requests carry."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Final
+
+from locust_llm.text.numbers import read_number, truncate_quoted_text
+
+FORMS: Final = {
+    "model": "NAME=WEIGHT pairs separated by commas, as in base=60,adapter-a=30,adapter-b=10",
+    "tenant": "NAME=WEIGHT pairs separated by commas, as in gold=20,free=80",
+}
+"""What each mix takes."""
+MOST: Final = 100
+
+Model = Callable[[Random], str]
+"""Draws one model, or one tenant, by name."""
+
+
+def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
+    """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may hold colons, slashes
+    and equals signs. Weights are any positive numbers. ``of``: model or tenant, whose ``--model-mix`` or ``--tenant-mix``
+    it is, if no other ``flag`` is given. Raises ValueError of one sentence."""
+    flag, form = flag or f"--{of}-mix", FORMS[of]
+    found: dict[str, float] = {}
+    for pair in filter(str.strip, text.split(",")):
+        name, _, number = (part.strip() for part in pair.rpartition("="))
+        if not name:
+            raise ValueError(f"{flag} takes {form}, got {truncate_quoted_text(pair.strip())!r}")
+        try:
+            weight = float(read_number(float, number))
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight <= 1e9:
+            raise ValueError(
+                f"{flag}: the weight of {truncate_quoted_text(name)!r} must be above 0 and at most 1e9, got {truncate_quoted_text(number)!r}"
+            )
+        if name in found:
+            raise ValueError(f"{flag} has the {of} {truncate_quoted_text(name)!r} twice")
+        found[name] = weight
+    if not found:
+        raise ValueError(f"{flag} takes {form}, got {text!r}")
+    if len(found) > MOST:
+        raise ValueError(f"{flag} takes at most {MOST} {of}s, got {len(found)}")
+    return found
+
+
+def parse_shares(text: str, of: str = "model") -> dict[str, float]:
+    """By name, of 1. Raises ValueError."""
+    found = parse_weights(text, of)
+    whole = sum(found.values())
+    return {name: weight / whole for name, weight in found.items()}
+
+
+def parse_model_mix(text: str, of: str = "model") -> Model:
+    """Each draw is independent of all others. Raises ValueError."""
+    found = parse_weights(text, of)
+    names, numbers = list(found), list(found.values())
+    return lambda random: random.choices(names, numbers)[0]
+
+
+def format_canonical_mix(text: str) -> str:
+    """The same mix of models, always written alike. Raises ValueError."""
+    return ",".join(f"{name}={weight:.12g}" for name, weight in parse_weights(text).items())
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+FAIRNESS: Final = "x-gateway-inference-fairness-id"
+"""By this header the Gateway API Inference Extension knows whose a request is."""
+TENANT: Final = re.compile(r"[!-9;-~]{1,128}")
+"""A name goes into a header as it is: printable ASCII without blanks and colons."""
+_HEADER: Final = re.compile(r"([^:\s]+):([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
+_FRAMING: Final = (
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "x-request-id",
+    "upgrade",
+)
+REDACTED: Final = "***"
+
+
+def parse_tenant_weights(text: str, flag: str = "") -> dict[str, float]:
+    """Weights by name, each of which a header can carry. Raises ValueError of one sentence."""
+    found = parse_weights(text, "tenant", flag)
+    for name in found:
+        if why := explain_bad_tenant_name(name):
+            raise ValueError(f"{flag or '--tenant-mix'}: {why}")
+    return found
+
+
+def explain_bad_tenant_name(name: str) -> str:
+    """Why this can be no name of a tenant, in words; empty where it can."""
+    if TENANT.fullmatch(name):
+        return ""
+    return f"the name {truncate_quoted_text(name)!r} goes into a header: up to 128 characters of ASCII without blanks and colons"
+
+
+def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which quotes no value."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        if not (match := _HEADER.fullmatch(text)):
+            before = text.partition("=")[0]
+            raise ValueError(
+                f"--tenant-header takes TENANT:NAME=VALUE of one line, got {truncate_quoted_text(before)!r} before its ="
+            )
+        tenant, name, value = match[1], match[2], match[3].strip()
+        if name.lower() in _FRAMING:
+            raise ValueError(f"--tenant-header {tenant}:{name}: requests have that header of their own")
+        own = found.setdefault(tenant, {})
+        if name.lower() in map(str.lower, own):
+            raise ValueError(f"--tenant-header has {name} of the tenant {tenant!r} twice")
+        own[name] = value
+    return found
+
+
+def hide_header_value(text: str) -> str:
+    """A ``--tenant-header`` to be written down."""
+    name, equals, value = text.partition("=")
+    return f"{name}={REDACTED}" if equals and value else text
+
+
+def parse_tenant_priorities(text: str) -> dict[str, int]:
+    """By tenant: whole numbers, in vLLM the lower the sooner. Raises ValueError of one sentence."""
+    found: dict[str, int] = {}
+    for pair in filter(str.strip, text.split(",")):
+        name, _, number = (part.strip() for part in pair.rpartition("="))
+        if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
+            got = truncate_quoted_text(pair.strip())
+            raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {got!r}")
+        if name in found:
+            raise ValueError(f"--tenant-priority has the tenant {truncate_quoted_text(name)!r} twice")
+        found[name] = int(number)
+    if not found:
+        raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {text!r}")
+    return found
+
+
+class TenantDealer:
+    """Tenants, dealt to the users of a closed loop: each time to the one that is furthest below its share, so the counts
+    are within one of their shares at any number of users."""
+
+    def __init__(self, shares: Mapping[str, float], before: int = 0) -> None:
+        """``before``: so many users of other processes have theirs, dealt alike."""
+        self._shares, self._counts = shares, Counter[str]()
+        self._of: dict[int, str] = {}
+        for _ in range(before):
+            self._counts[self._next()] += 1
+
+    def of(self, user: int) -> str:
+        """That of this user, which keeps it."""
+        if user not in self._of:
+            self._of[user] = self._next()
+            self._counts[self._of[user]] += 1
+        return self._of[user]
+
+    def leave(self, user: int) -> None:
+        """This user is gone: another gets its tenant."""
+        if (name := self._of.pop(user, None)) is not None:
+            self._counts[name] -= 1
+
+    def _next(self) -> str:
+        whole = self._counts.total() + 1
+        return max(self._shares, key=lambda name: self._shares[name] * whole - self._counts[name])

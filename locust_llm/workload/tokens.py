@@ -1,0 +1,197 @@
+"""Tokens: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra ``tokenizers``).
+
+Tokenizers of today take a text word by word. Where a tokenizer does (that is tried on some text when it is loaded), the
+tokens of each word of the corpus are counted once, and a prompt is cut where their sums say: 16,000 tokens cost as little as
+without a tokenizer. Where it does not, each prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as
+AIPerf's, 0.13, dataset/generator/prompt.py, which encodes each).
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.resources import files
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from locust_llm.files.regular_file import read_regular
+
+# -- corpus ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def load_corpus() -> tuple[str, Sequence[int]]:
+    """(text, where each word begins), twice over, so that a slice may begin anywhere."""
+    lines = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii")
+    text = " ".join(lines.split()) + " "
+    text += text
+    starts = [0]
+    while (at := text.find(" ", starts[-1])) >= 0 and at + 1 < len(text):
+        starts.append(at + 1)
+    return text, starts
+
+
+@cache
+def count_corpus_words() -> int:
+    """How many words there are, once over."""
+    return len(load_corpus()[1]) // 2
+
+
+def cut_corpus_text(at: int, count: int) -> str:
+    """``count`` words from number ``at`` (below ``size()``) on, from the end back to the beginning."""
+    text, starts = load_corpus()
+    parts = []
+    while count > 0:
+        part = min(count, count_corpus_words())
+        parts.append(text[starts[at] : starts[at + part] - 1])
+        count -= part
+        at = (at + part) % count_corpus_words()
+    return " ".join(parts)
+
+
+MAX_TRIES: Final = 10
+MAX_WORD: Final = 8
+"""Tokens that a text of whole words may lack."""
+TOKENIZER_FILE: Final = "tokenizer.json"
+_BEFORE: Final = "the"
+_SAMPLES: Final = 20
+_SAMPLE_WORDS: Final = 100
+
+
+class Tokenizer:
+    """Counts, and cuts the corpus to size."""
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        """``count``: the tokens of a text, without those that only mark its beginning or its end."""
+        self.count = count
+        self._cost = lru_cache(1 << 16)(self._cost_of)
+        words = load_corpus()[0].split()
+        self._sums = array("Q", accumulate((self._cost(word, False) for word in words), initial=0))
+        """Tokens of the corpus before each word of it."""
+        self._fillers = {self._cost(word, False): word for word in reversed(words) if self._cost(word, False) > 0}
+        """For a number of tokens a word that has as many."""
+        self._costs = sorted(self._fillers, reverse=True)
+        self.by_word = all(self._as_summed(Random(sample)) for sample in range(_SAMPLES))
+        """The tokens of a text are the sum of those of its words, so that ``fill`` is exact."""
+
+    def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, int]:
+        """(text, its tokens): the words of ``head``, then the corpus from word ``at`` on, then a word that fills the rest.
+        Of a head that is too long only the beginning, at least one word. ``first``: nothing comes before it."""
+        left = max(0, round(tokens))
+        wanted = left
+        parts: list[str] = []
+        for word in head.split(" "):
+            cost = self._cost(word, first and not parts)
+            if cost > left and parts:
+                break
+            parts.append(word)
+            left -= cost
+        if left > 0:
+            count, left = self._words(at, left)
+            parts += [cut_corpus_text(at, count)] if count else []
+        filling, left = self._filling(left)
+        return " ".join(parts + filling), wanted - left
+
+    def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
+        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens it begins as with
+        more, and is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
+        wanted = round(tokens)
+        count, left = self._words(at, max(0, wanted - self.count(head)))
+        text = f"{head} {cut_corpus_text(at, count)}".rstrip()
+        if self.by_word:
+            return text, wanted - left
+        for _ in range(MAX_TRIES):
+            found = self.count(text)
+            if found <= wanted < found + MAX_WORD:
+                break
+            step = abs(wanted - found) * count_corpus_words() // self._sums[count_corpus_words()] or 1
+            count = max(0, count + (step if found < wanted else -step))
+            text = f"{head} {cut_corpus_text(at, count)}".rstrip()
+        return text, self.count(text)
+
+    def trim(self, text: str, tokens: int) -> tuple[str, int]:
+        """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are enough."""
+        for _ in range(MAX_TRIES):
+            off = tokens - self.count(text)
+            if off == 0:
+                return text, tokens
+            words = text.split(" ")
+            if off > 0:
+                words += self._filling(off)[0]
+            else:
+                words = words[
+                    : max(1, len(words) - max(1, -off * count_corpus_words() // self._sums[count_corpus_words()]))
+                ]
+            text = " ".join(words)
+        return text, self.count(text)
+
+    def _cost_of(self, word: str, first: bool) -> int:
+        return self.count(word) if first else self.count(f"{_BEFORE} {word}") - self.count(_BEFORE)
+
+    def _words(self, at: int, tokens: int) -> tuple[int, int]:
+        """(how many words from ``at`` on fit into the tokens, how many tokens are left)."""
+        rounds, tokens = divmod(tokens, self._sums[count_corpus_words()])
+        end = bisect_right(self._sums, self._sums[at] + tokens) - 1
+        return rounds * count_corpus_words() + end - at, self._sums[at] + tokens - self._sums[end]
+
+    def _filling(self, tokens: int) -> tuple[list[str], int]:
+        """(words of so many tokens, how many tokens are left, for which there is no word)."""
+        words = []
+        for cost in self._costs:
+            while cost <= tokens:
+                words.append(self._fillers[cost])
+                tokens -= cost
+        return words, tokens
+
+    def _as_summed(self, random: Random) -> bool:
+        head, at = str(random.randrange(10**8, 10**9)), random.randrange(count_corpus_words())
+        text = f"{head} {cut_corpus_text(at, _SAMPLE_WORDS)}"
+        return self.count(text) == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
+
+
+MAX_TOKENIZER_BYTES: Final = 1 << 28
+"""Large ones have a tenth of it."""
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is fetched.
+
+    Raises ValueError of one sentence.
+    """
+    try:
+        # by name: it is there only with the extra, and only who asks for it waits for it
+        library = import_module("tokenizers")
+    except ImportError:
+        raise ValueError("--tokenizer needs the package tokenizers: pip install 'locust-llm[tokenizers]'") from None
+    path = _file(name)
+    try:
+        inner = library.Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
+    except Exception as error:  # the library raises nothing more precise
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"--tokenizer {name}: {path} cannot be read as a tokenizer: {why}") from None
+    inner.no_truncation()  # a file may ask for either, and lengths would be those of the padding
+    inner.no_padding()
+    return Tokenizer(lambda text: len(inner.encode(text, add_special_tokens=False)))
+
+
+def _file(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        if (path / TOKENIZER_FILE).is_file():
+            return path / TOKENIZER_FILE
+        raise ValueError(f"--tokenizer {name}: the folder has no {TOKENIZER_FILE}")
+    try:
+        found = import_module("huggingface_hub").try_to_load_from_cache(name, TOKENIZER_FILE)
+    except (ImportError, ValueError):  # not installed; a name that none can have
+        found = None
+    if isinstance(found, str):
+        return Path(found)
+    raise ValueError(
+        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a folder with "
+        f"{TOKENIZER_FILE}"
+    )

@@ -1,0 +1,303 @@
+"""Spans: OpenTelemetry's traces of agents, exported as JSON, as turns.
+
+A trace is a session. Rows may be of OTLP/JSON (``resourceSpans``; opentelemetry-proto, as the collector's file exporter
+writes it), a span each (of OTLP, or as Python's ConsoleSpanExporter prints it), or a trace each (``spans``; as
+kubernetes-sigs/inference-perf reads it, docs/otel_trace_replay.md). What is a request, a tool or an agent is told by the
+attributes ``gen_ai.*`` (semantic-conventions-genai, docs/gen-ai: gen-ai-spans.md, gen-ai-agent-spans.md, execute-tool.md).
+
+With ``gen_ai.input.messages`` a request is sent as it was. Else it has the recorded length, and within one agent the shorter
+of two prompts is taken for the beginning of the longer: an agent's context grows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.text.numbers import TOKENS, format_quoted_value, make_session_ids, parse_finite_number
+from locust_llm.workload.formats import RowError, Turn, decode_row, parse_time_s, read_row_id
+from locust_llm.workload.trees import MAX_DEPTH, TreeError, order_spans_by_time
+from locust_llm.workload.trees import RecordedSpan as Piece
+
+INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "gen_ai.request.max_tokens")
+"""Today's name, then older ones."""
+_CHAT: Final = ("chat", "text_completion", "generate_content")
+_BLOCK_TOKENS: Final = 64
+_ERROR: Final = (2, "ERROR", "STATUS_CODE_ERROR", "Error")
+
+
+class _Span(NamedTuple):
+    id: str
+    parent: str
+    start: float
+    end: float
+    attributes: dict[str, Any]
+    failed: bool
+    line: int
+
+    @property
+    def asks(self) -> bool:
+        """It is a request to a model."""
+        operation = self.attributes.get("gen_ai.operation.name")
+        if operation is None:
+            return any(name in self.attributes for name in (*INPUT, "gen_ai.input.messages"))
+        return operation in _CHAT
+
+    @property
+    def is_tool(self) -> bool:
+        return self.attributes.get("gen_ai.operation.name") == "execute_tool"
+
+
+def is_span_row(fields: Mapping[str, Any]) -> bool:
+    """Whether a row is of spans."""
+    if "resourceSpans" in fields or ("spans" in fields and _first(fields, "trace_id", "traceId") is not None):
+        return True
+    return bool(_ids(fields)[0]) and "attributes" in fields
+
+
+def read_trace_ids(row: bytes) -> list[str]:
+    """The traces that have spans in this row. Raises RowError."""
+    return list(_by_trace(row))
+
+
+def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
+    """The requests of a trace. Raises RowError, with its line."""
+    found: dict[str, _Span] = {}
+    for row, line in rows:
+        for fields in _by_trace(row).get(trace, ()):
+            span = _read(fields, line)
+            if span.id in found:
+                raise RowError(f"the span {span.id!r} is there twice", field="spanId", line=line)
+            found[span.id] = span
+    inner: dict[str, list[_Span]] = {}
+    for span in found.values():
+        inner.setdefault(span.parent if span.parent in found else "", []).append(span)
+    pieces, reached = _pieces(inner, "", 0)
+    if reached < len(found):
+        lost = next(span for span in found.values() if _is_circle(span, found))
+        raise RowError(f"spans are parents of each other, as {lost.id!r} is", field="parentSpanId", line=lost.line)
+    try:
+        placed = order_spans_by_time(pieces)
+    except TreeError as wrong:
+        raise RowError(str(wrong), line=rows[0][1]) from None
+    turns = []
+    for at, one in enumerate(placed):
+        span = one.request
+        line_after = (at - 1,) if at else ()
+        turns.append(msgspec.structs.replace(
+            _turn(span, trace), at_s=one.start, delay_s=one.wait_s, tool=one.tool,
+            after=None if one.after == line_after else one.after,
+        ))  # fmt: skip
+    return turns
+
+
+def _is_circle(span: _Span, found: Mapping[str, _Span]) -> bool:
+    seen, at = set[str](), span
+    while at.parent in found and at.parent not in seen:
+        seen.add(at.parent)
+        at = found[at.parent]
+    return span.id in seen
+
+
+def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[list[Piece], int]:
+    """(the spans below a parent, how many there are). What asks nothing, and has nothing in it that does, is left out."""
+    if depth > MAX_DEPTH:
+        raise RowError(f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line)
+    made, count = list[Piece](), 0
+    for span in inner.get(parent, ()):
+        below, more = _pieces(inner, span.id, depth + 1)
+        count += 1 + more
+        start, end = span.start, span.end
+        if span.asks:
+            if not (span.failed and not _known(span)):
+                made.append(Piece(start, end, span))
+        elif any(not piece.tool for piece in below):
+            start, end = min(start, *(p.start for p in below)), max(end, *(p.end for p in below))
+            made.append(Piece(start, end, inner=below))
+        elif span.is_tool:
+            made.append(Piece(start, end, tool=True))
+        else:
+            made += below  # tools, wrapped
+    return made, count
+
+
+def _known(span: _Span) -> bool:
+    return bool(_count(span, INPUT)) or _first(span.attributes, "gen_ai.input.messages") is not None
+
+
+def _turn(span: _Span, trace: str) -> Turn:
+    messages, tokens = _messages(span), _count(span, INPUT)
+    if messages is None and not tokens:
+        raise RowError(
+            f"the span {span.id!r} has neither gen_ai.usage.input_tokens nor gen_ai.input.messages",
+            field="attributes", line=span.line,
+        )  # fmt: skip
+    # of one agent, and of those who ask the same model within the same parent, the prompts begin alike
+    agent = f"{trace}/{span.attributes.get('gen_ai.agent.id') or span.parent}"
+    ids = () if messages is not None or tokens is None else make_session_ids(agent, range(tokens // _BLOCK_TOKENS))
+    return Turn(
+        messages=messages, whole=True, input_tokens=tokens or None, output_tokens=_count(span, OUTPUT) or None,
+        hash_ids=ids, block_tokens=_BLOCK_TOKENS, row=span.line,
+    )  # fmt: skip
+
+
+# -- how a span is written ---------------------------------------------------------------------------------------------
+
+
+@lru_cache(1)
+def _by_trace(row: bytes) -> dict[str, list[dict[str, Any]]]:
+    """Of the last row that was read: one row may hold many traces."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    fields = decode_row(row)
+    outer = read_row_id(_first(fields, "trace_id", "traceId"))
+    for span in _spans(fields):
+        trace = _ids(span)[1] or outer
+        if not trace:
+            raise RowError("a span has no traceId", field="spanId")
+        found.setdefault(trace, []).append(span)
+    return found
+
+
+def _spans(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "resourceSpans" in fields:
+        for resource in _objects(fields["resourceSpans"], "resourceSpans"):
+            name = "scopeSpans" if "scopeSpans" in resource else "instrumentationLibrarySpans"
+            for scope in _objects(resource.get(name, []), name):
+                yield from _objects(scope.get("spans", []), "spans")
+    elif "spans" in fields:
+        yield from _objects(fields["spans"], "spans")
+    else:
+        yield fields
+
+
+def _objects(value: Any, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise RowError(f"{name} must be a list of objects", field=name)
+    return value
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _ids(span: Mapping[str, Any]) -> tuple[str, str]:
+    """(of the span, of its trace); "" where there is none."""
+    context = span.get("context")
+    outer: Mapping[str, Any] = {**span, **context} if isinstance(context, dict) else span
+    return read_row_id(_first(outer, "spanId", "span_id")), read_row_id(_first(outer, "traceId", "trace_id"))
+
+
+def _read(span: dict[str, Any], line: int) -> _Span:
+    id, _ = _ids(span)
+    if not id:
+        raise RowError("a span has no spanId", field="spans", line=line)
+    start, end = (_time_s(span, id, line, *names) for names in (
+        ("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time"),
+    ))  # fmt: skip
+    if end < start:
+        raise RowError(f"the span {id!r} ends {start - end:g} s before it begins", field="endTimeUnixNano", line=line)
+    status = span.get("status")
+    code = _first(status, "code", "status_code") if isinstance(status, dict) else status
+    parent = read_row_id(_first(span, "parentSpanId", "parent_span_id", "parent_id"))
+    return _Span(id, parent, start, end, _attributes(span.get("attributes"), id, line), code in _ERROR, line)
+
+
+def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> float:
+    name = nanos if span.get(nanos) is not None else text
+    value = span.get(name)
+    try:
+        return parse_time_s(value, name, unit_s=1e-9)
+    except RowError as wrong:
+        raise RowError(f"the span {id!r}: {wrong}", field=wrong.field, line=line) from None
+
+
+def _attributes(found: Any, id: str, line: int) -> dict[str, Any]:
+    """Of OTLP, a list of keys and typed values; else an object."""
+    if found is None:
+        return {}
+    if isinstance(found, dict):
+        return found
+    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("key"), str) for one in found):
+        return {one["key"]: _value(one.get("value"), 0) for one in found}
+    raise RowError(f"the span {id!r}: attributes must be a list of keys and values", field="attributes", line=line)
+
+
+def _value(value: Any, depth: int) -> Any:
+    """Of an AnyValue."""
+    if not isinstance(value, dict) or depth > MAX_DEPTH:
+        return None
+    kind, held = next(iter(value.items()), ("", None))
+    if kind == "arrayValue" and isinstance(held, dict) and isinstance(held.get("values"), list):
+        return [_value(one, depth + 1) for one in held["values"]]
+    if kind == "kvlistValue" and isinstance(held, dict) and isinstance(held.get("values"), list):
+        pairs = [one for one in held["values"] if isinstance(one, dict)]
+        return {str(one.get("key")): _value(one.get("value"), depth + 1) for one in pairs}
+    return held
+
+
+def _count(span: _Span, names: Sequence[str]) -> int | None:
+    value = _first(span.attributes, *names)
+    if value is None:
+        return None
+    count = parse_finite_number(value)
+    if count is None or count < 0 or count != int(count) or count > TOKENS:
+        name = next(name for name in names if span.attributes.get(name) is not None)
+        raise RowError(
+            f"the span {span.id!r}: {name} is no count: {format_quoted_value(value)}",
+            field="attributes",
+            line=span.line,
+        )
+    return int(count)
+
+
+def _messages(span: _Span) -> list[dict[str, Any]] | None:
+    """Of the attribute, a JSON text or a list: with ``content``, or the conventions' ``parts``."""
+    found = _decoded(span.attributes.get("gen_ai.input.messages"))
+    if found is None:
+        return None
+    system = _decoded(span.attributes.get("gen_ai.system_instructions"))
+    parts = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise RowError(
+            f"the span {span.id!r}: gen_ai.input.messages is no list of messages", field="attributes", line=span.line
+        )
+    made = [message for one in (*parts, *found) for message in _message(one)]
+    if not made or not all(isinstance(one["role"], str) for one in made):
+        raise RowError(f"the span {span.id!r}: a message has no role", field="attributes", line=span.line)
+    return made
+
+
+def _message(one: dict[str, Any]) -> list[dict[str, Any]]:
+    role, parts = one.get("role"), one.get("parts")
+    if not isinstance(parts, list):
+        kept = ("content", "tool_calls", "tool_call_id", "name")
+        return [{"role": role, **{name: one[name] for name in kept if name in one}}]
+    parts = [part for part in parts if isinstance(part, dict)]
+    results = [part for part in parts if part.get("type") == "tool_call_response"]
+    if results:
+        return [
+            {"role": "tool", "tool_call_id": str(part.get("id")), "content": _text(_first(part, "response", "result"))}
+            for part in results
+        ]
+    calls = [
+        {"id": str(part.get("id")), "type": "function",
+         "function": {"name": str(part.get("name")), "arguments": _text(part.get("arguments"))}}
+        for part in parts if part.get("type") == "tool_call"
+    ]  # fmt: skip
+    text = "\n".join(_text(part.get("content")) for part in parts if part.get("type", "text") == "text")
+    return [{"role": role, "content": text, **({"tool_calls": calls} if calls else {})}]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        return [{"role": "user", "content": value}] if value else None

@@ -1,0 +1,258 @@
+"""The stats of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import answered, failed
+
+from locust_llm.controller.live_stats import PARTS, PARTS_S, LiveStats
+from locust_llm.records.record import Record
+from locust_llm.records.run import ProcessHealth
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.selection import RequestSelection
+from locust_llm.report.summarise import collect_evidence
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def tell(stats: LiveStats, worker: str = "a", **news: object) -> None:
+    stats.update(worker, **{"used": 0, "waiting": 0, "decoding": 0, **news})  # type: ignore[arg-type]
+
+
+def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_not_done(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    for record in [answered(5, 10)] * 3 + [failed(), failed("cut"), failed("cancelled")]:
+        stats.add(record)
+    assert (stats.done, stats.failed, stats.output_tokens) == (4, 1, 6)
+
+
+def test_processes_are_added_up_as_they_last_told(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    tell(stats, "a", used=9, waiting=9, decoding=9)
+    tell(stats, "a", used=2, waiting=10, decoding=4)
+    tell(stats, "b", used=1, waiting=3, decoding=5)
+    assert (stats.used, stats.waiting, stats.decoding, stats.inside) == (3, 13, 9, 25)
+
+
+def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
+    stats = LiveStats(clock)
+
+    def ttft_ms() -> list[float] | None:
+        return stats.recent_ttft.histogram().percentiles_ms(50, 100)
+
+    assert ttft_ms() is None
+    tell(stats, ttfts_s=[2.0])
+    clock.now += 4
+    tell(stats, "b", ttfts_s=[0.1, 0.3])
+    clock.now += 5
+    assert ttft_ms() == [300, 2000]
+    clock.now += 1
+    assert ttft_ms() == [200, 300]
+    clock.now += 10
+    assert ttft_ms() is None
+
+
+def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clock) -> None:
+    """Before any answer is over: 40 reads in 4 s of one process, 20 of another; what came before the run is none of it."""
+    stats = LiveStats(clock)
+    assert stats.tokens_per_s() == 0
+    tell(stats, "a", reads=1000)
+    tell(stats, "b", reads=0)
+    clock.now += 4
+    tell(stats, "a", reads=1040)
+    tell(stats, "b", reads=20)
+    assert stats.tokens_per_s() == pytest.approx(60 / 4)
+
+
+def test_all_who_ask_in_one_second_have_one_figure(clock: Clock) -> None:
+    """100 reads in each second. The status of the next half second comes between the two."""
+    stats = LiveStats(clock)
+    clock.now = math.floor(clock.now) + 0.25
+    for half_second in range(9):
+        tell(stats, reads=50 * half_second)
+        clock.now += 0.5
+    clock.now -= 0.25  # a quarter of a second after the last status: its reads are not known, and not missed
+    first = stats.tokens_per_s()
+    clock.now += 0.2
+    tell(stats, reads=600)
+    assert (first, stats.tokens_per_s()) == (100, 100)
+    clock.now += 1
+    assert stats.tokens_per_s() > 100
+
+
+def test_silence_is_no_rate(clock: Clock) -> None:
+    """400 reads in 4 s, then nothing for 4 s."""
+    stats = LiveStats(clock)
+    tell(stats, reads=0)
+    clock.now += 4
+    tell(stats, reads=400)
+    clock.now += 4
+    assert stats.tokens_per_s() == 50
+
+
+def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) -> None:
+    """Two tokens a read: the same 10 reads a second are 20 tokens, and what was over in between moves nothing."""
+    stats = LiveStats(clock)
+    for second in range(20):
+        tell(stats, reads=10 * second)
+        clock.now += 1
+        if second == 3:
+            stats.add(answered(5, 10, output_tokens=60, reads=30))
+    tell(stats, reads=200)
+    assert stats.tokens_per_s() == pytest.approx(20)
+
+
+def test_errors_have_reads_and_no_tokens(clock: Clock) -> None:
+    """Of 80 reads 20 were of an answer, of 20 tokens."""
+    stats = LiveStats(clock)
+    for record in [answered(5, output_tokens=20, reads=20)] + [failed("rate_limited", reads=1)] * 60:
+        stats.add(record)
+    tell(stats, reads=0)
+    clock.now += 2
+    tell(stats, reads=80)
+    assert stats.tokens_per_s() == pytest.approx(10)
+
+
+def test_now_is_the_last_five_seconds(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    for reads in (0, 500, 500, 500, 500, 500, 500, 500):
+        tell(stats, reads=reads)
+        clock.now += 1
+    assert stats.tokens_per_s() == 0
+
+
+records = st.lists(
+    st.builds(
+        lambda worker, first, late, lag, merged, phase: answered(
+            first, first + 10, worker=worker, admitted_at=10.0 - late, read_lag_us=lag, phase=phase,
+            merged=((0, round(first * 500)),) if merged else (),
+        ),
+        st.sampled_from("ab"),
+        st.floats(1, 5000),
+        st.floats(0, 0.2),
+        st.integers(0, 400_000),
+        st.booleans(),
+        st.sampled_from(["profiling", "profiling", "warmup"]),
+    ),
+    min_size=1,
+    max_size=40,
+)  # fmt: skip
+
+
+@given(records)
+def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> None:
+    """To three digits."""
+    health = ProcessHealth(worker="a", cpu_share=0.5, loop_lag_p99_ms=3.0, cpu_wait_share=0.1)
+    stats = LiveStats()
+    tell(stats, "a", health=health)
+    for record in records:
+        stats.add(record)
+    columns = collect_columns(records).requests
+    main = RequestSelection(columns, (columns["phase"] == "profiling").to_numpy())
+    if not main.size:
+        assert stats.client() is None
+        return
+    for exact in collect_evidence(main, [health]):
+        found = stats._clients[exact.worker].evidence(exact.worker)
+        assert (found.requests, found.merged_share) == (exact.requests, exact.merged_share)
+        assert (found.loop_lag_p99_ms, found.cpu_share) == (exact.loop_lag_p99_ms, exact.cpu_share)
+        for name in ("ttft_p99_ms", "ttft_p99_least_ms", "read_lag_p99_ms", "send_lag_p99_ms"):
+            ours, theirs = getattr(found, name), getattr(exact, name)
+            assert (ours is None) == (theirs is None)
+            assert ours is None or ours == pytest.approx(theirs, rel=5e-3, abs=1e-3)
+
+
+def test_the_client_verdict_so_far(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    assert stats.client() is None
+    stats.add(answered(5, 10, admitted_at=9.9999))
+    clock.now += 4.9
+    assert stats.client() is None  # too few to say it
+    clock.now += 0.1
+    assert stats.client().level == "OK"
+    tell(stats, "local", health=ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
+    assert stats.client().level == "DEGRADED"
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def parts_ms(stats: LiveStats) -> dict[str, float]:
+    """Those that took some time."""
+    return {name: round(s * 1e3, 6) for name, s in stats.parts.recent()[1].items() if s}
+
+
+OWN = {
+    "limit": 4,
+    "due_at": 9.0,
+    "asked_at": 9.1,
+    "admitted_at": 9.8,
+    "connect_s": 0.15,
+    "written_us": 2000,
+    "rtt_us": 3000,
+}
+"""Sent at 10.0: 1 s from due, 700 ms of it at the gate, 150 ms to connect, 150 ms late; then 200 ms to the first chunk."""
+OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "server"),
+    [
+        (None, {"network": 3, "server": 195}),
+        (
+            ServerTimes(source="timings", queue_us=40_000, prefill_us=150_000),
+            {"network": 8, "queue": 40, "prefill": 150},
+        ),
+        (ServerTimes(source="timings", prefill_us=150_000), {"network": 3, "prefill": 150, "server": 45}),
+        (ServerTimes(source="headers", queue_us=40_000), {"network": 3, "queue": 40, "server": 155}),
+        (ServerTimes(source="headers", queue_us=99_000, prefill_us=150_000), {"network": 3, "server": 195}),
+    ],
+)
+def test_the_parts_of_a_request_by_pencil(clock: Clock, told: ServerTimes | None, server: dict[str, float]) -> None:
+    """The last one reports more than there was: left out."""
+    stats = LiveStats(clock)
+    stats.add(answered(200, 220, server=told, **OWN))
+    assert parts_ms(stats) == pytest.approx(OURS | server)
+
+
+def test_without_a_gate_no_part_is_the_gates(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    stats.add(answered(200, 220, **OWN | {"limit": None}))
+    assert parts_ms(stats) == pytest.approx({"late": 850, "connect": 150, "send": 2, "network": 3, "server": 195})
+
+
+def test_a_retry_and_a_late_reader_are_parts_too(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    stats.add(answered(200, 200, due_at=9.5, asked_at=10.0, attempt=2, read_lag_us=2000, merged=((0, 160_000),)))
+    assert parts_ms(stats) == {"retries": 500, "server": 160, "client": 40}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 500)), min_size=1, max_size=40))
+def test_parts_are_of_the_last_thirty_seconds(gaps: list[tuple[int, int]]) -> None:
+    clock, sent = Clock(), list[tuple[int, int]]()
+    stats = LiveStats(clock)
+    for seconds, ms in gaps:
+        clock.now += seconds
+        stats.add(answered(ms, phase="warmup" if ms % 3 else "profiling"))
+        stats.add(failed())
+        sent.append((int(clock.now), ms))
+        lately = [ms for at, ms in sent if at > int(clock.now) - PARTS_S]
+        assert stats.parts.recent() == (len(lately), {**dict.fromkeys(PARTS, 0.0), "server": pytest.approx(
+            sum(lately) / len(lately) / 1e3)})  # fmt: skip
+    clock.now += PARTS_S
+    assert stats.parts.recent() == (0, {})
+    assert sum(sums[-1] for sums in stats.parts.by_phase.values()) == len(sent)

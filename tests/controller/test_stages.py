@@ -1,0 +1,197 @@
+"""The stages: stages get their folders, their records and their facts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.records import answered
+
+from locust_llm.controller import stages as module
+from locust_llm.controller.run_store import ReportOutcome
+from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
+from locust_llm.records.report_result import MetricValue, ReportResult
+from locust_llm.records.run import Run, Stage
+from locust_llm.records.storage import RecordFile, read_run
+from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import STOPPED, TIME_UP
+from locust_llm.slo.client_verdict import ClientVerdict
+
+SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of which reports were made."""
+    made: list[Path] = []
+
+    def make(folder: Path) -> ReportOutcome:
+        made.append(folder)
+        return ReportOutcome(ReportResult(slo_status="PASS", figures={"output_token_throughput": MetricValue(50.0)}))
+
+    monkeypatch.setattr(module, "make_reports", make)
+    return made
+
+
+def begun(settings: Settings, folder: Path) -> StageRunner:
+    asked = settings.staged
+    assert asked is not None
+    one = StageRunner(settings, asked, folder)
+    assert one.next() is True
+    one.begin(1000.0)
+    return one
+
+
+def facts(stage: Stage) -> Run:
+    return Run(name="x", settings=Settings(), started_at=0, profiling_at=0, stage=stage)
+
+
+def sent(at: float, took_s: float = 1.0) -> Any:
+    return answered(took_s * 1e3, sent_at=at, due_at=at, asked_at=at, clock_offset_s=0.0, stage=1)
+
+
+def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(SETTINGS, tmp_path)
+    phases = []
+    at = 1000.0
+    while True:
+        phases += [one.add_record(sent(at)).phase for _ in range(2)]
+        at += 1
+        if one.look(at, 2, 0):
+            break
+    # two users, a second each: one wave, ten seconds with those sent just at their end, and one more wave
+    assert phases == ["warmup"] * 2 + ["profiling"] * 22
+    one.close(facts, report=True)
+    assert [r.phase for r in RecordFile(tmp_path / "stages" / "1" / "profile_export.jsonl")] == phases
+    assert reports == [tmp_path / "stages" / "1"]
+    stage = read_run(tmp_path / "stages" / "1").stage
+    assert stage == Stage(
+        number=1, value=2, began_at=1000, measured_at=1001, warmup=2, ended_at=1011, residual=0.0, why="stationary"
+    )
+
+
+def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(SETTINGS, tmp_path)
+    assert (str(one), one.settings.users, one.settings.sweep) == ("stage 1 of 2, concurrency 2", 2, None)
+    one.close(facts, report=True)
+    assert one.next() is True
+    assert (str(one), one.settings.users) == ("stage 2 of 2, concurrency 4", 4)
+    one.begin(2000.0)
+    one.stop(2001.0)
+    one.close(facts, report=False)
+    assert [(stage.number, stage.value, stage.why) for stage in one.finished] == [(1, 2, "stopped"), (2, 4, "stopped")]
+    assert len(reports) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [(ReportResult(slo_status="FAIL"), "the SLO failed in two stages in a row"),
+     (ReportResult(client=ClientVerdict("INVALID")), "the load generator was too slow in two stages in a row"),
+     (None, "")],
+)  # fmt: skip
+def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
+    result: ReportResult | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
+    one = begun(Settings(sweep="concurrency=2,4,6", stage_requests=3), tmp_path)
+    one.close(facts, report=True)
+    assert one.next() is True
+    one.begin(2000.0)
+    one.close(facts, report=True)
+    assert one.next() is not bool(why)
+    assert one.end == why
+
+
+def test_a_stage_that_nothing_decides_leaves_time_for_the_next(tmp_path: Path, reports: list[Path]) -> None:
+    """100 s for three stages: three quarters of a third, then of half of the 48 s that are left, and never less than a
+    stage takes."""
+    one = begun(replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1000), tmp_path)
+
+    def lasts_s(began_at: float) -> float:
+        at = began_at
+        while not one.look(at, 2, 0):
+            for _ in range(4):
+                one.add_record(sent(at))
+            at += 0.25
+        stage = one.stage()
+        assert stage.measured_at is not None
+        assert stage.why == TIME_UP
+        one.close(facts, report=True)
+        return stage.ended_at - stage.measured_at
+
+    assert lasts_s(1000.0) == pytest.approx(25.0, abs=0.5)
+    for began_at, expected in ((1052.0, 18.0), (1099.0, 10.0)):
+        one.next()
+        one.begin(began_at)
+        assert lasts_s(began_at) == pytest.approx(expected, abs=0.5)
+
+
+def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(Settings(repeats=2, request_count=5), tmp_path)
+    assert one.add_record(sent(1000.0)).phase == "profiling"
+    assert one.look(1100.0, 1, 0) is False
+    one.stop(1200.0)
+    assert one.stage() == Stage(number=1, value=1, began_at=1000, measured_at=1000, ended_at=1200, why="count")
+    assert str(one) == "repeat 1 of 2"
+
+
+def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
+    one = begun(Settings(sweep="request-rate=2", stage_duration="10..60", stage_requests=1), tmp_path)
+    due, at = 0, 1000.0
+    while not one.look(at, 2, due):
+        at, due = at + 1, due + 2
+        for _ in range(2):
+            one.add_record(sent(at - 1))
+    assert one.stage().measured_at == 1001
+    assert one.stage().ended_at == 1011
+    assert one.due == (2, 22)
+
+
+@pytest.mark.parametrize(
+    ("slo", "count"), [((), 100), (("ttft p95 < 1s",), 100), (("ttft p99 < 1s", "error_rate < 1%"), 368)]
+)
+def test_a_stage_has_as_many_requests_as_its_rules_need(slo: tuple[str, ...], count: int) -> None:
+    assert count_requests_needed(Settings(slo=slo)) == count
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def blocks_of(folder: Path) -> BlockRunner:
+    settings = Settings(aa=True, run_time_s=220.0, block_duration=10.0, washout=2.0, random_seed=1, users=2)
+    assert settings.staged is not None
+    return BlockRunner(settings, settings.staged, folder)
+
+
+def test_blocks_come_in_their_order_and_count_behind_the_washout(tmp_path: Path, reports: list[Path]) -> None:
+    one, counted = blocks_of(tmp_path), []
+    while one.next():
+        at = 1000.0 + 12 * one.number
+        one.begin(at)
+        counted.append([one.add_record(sent(at + late)).phase for late in (0.0, 1.9, 2.0, 9.9)])
+        one.stop(at + 10.2)
+        one.close(facts, report=True)
+    assert one.end == "all pairs are done"
+    one.close(facts, report=False)  # the run is over: the last block was closed before
+    assert [(stage.pair, stage.arm) for stage in one.finished] == list(
+        map(tuple, Settings(aa=True, run_time_s=220.0, block_duration=10.0, random_seed=1).blocks)
+    )
+    assert counted == [["warmup"] * 4] * 2 + [["warmup", "warmup", "profiling", "profiling"]] * 20
+    first, third = one.finished[0], one.finished[2]
+    assert (first.measured_at, first.why) == (None, TIME_UP)
+    assert (third.began_at, third.measured_at, third.ended_at) == (1036.0, 1038.0, 1046.0)
+    assert reports == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_in_which_the_run_was_stopped_says_so(tmp_path: Path) -> None:
+    one = blocks_of(tmp_path)
+    for _ in range(3):
+        assert one.next()
+    assert str(one).startswith("block 3 of 22: ")
+    assert str(one).endswith(", pair 1 of 10")
+    one.begin(1000.0)
+    one.stop(1004.0)
+    one.close(facts, report=False)
+    (stage,) = one.finished
+    assert (stage.number, stage.ended_at, stage.why) == (3, 1004.0, STOPPED)

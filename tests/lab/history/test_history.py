@@ -1,0 +1,381 @@
+"""The history: what the index knows of folders, whatever was done to them or to it; the list, the page, and compare."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.years import DAY_S, START, run_folder, year
+
+from locust_llm.__main__ import main
+from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.history import index
+from locust_llm.lab.history.entry import HistoryEntry
+from locust_llm.lab.history.index import INDEX, runs_in
+from locust_llm.lab.history.key_metrics import KEY_FIGURES, key_figure_by_name
+from locust_llm.lab.history.select_runs import RunFilter, last, put_in_front
+from locust_llm.lab.history.workload_key import SentLengths, WorkloadIdentity, of_figures, of_settings
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.settings.settings import Settings
+
+AIPERF = {
+    "request_latency": {"unit": "ms", "avg": 900.0, "p99": 1200.0}, "time_to_first_token": {"unit": "ms", "p50": 200.0},
+    "request_count": {"avg": 90}, "error_request_count": {"avg": 10}, "start_time": "2026-01-05T00:00:00",
+    "input_config": {"models": {"items": [{"name": "m"}]}, "phases": [{"concurrency": 8}]},
+    "input_sequence_length": {"avg": 549.7},
+}  # fmt: skip
+
+
+def foreign(folder: Path, **more: object) -> None:
+    folder.mkdir()
+    (folder / "profile_export_aiperf.json").write_text(json.dumps({**AIPERF, **more}))
+
+
+def test_what_is_known_of_a_run(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", START, 2.0, {"label": ["gpu=h200"], "users": 30}, commit="ab" * 20)
+    foreign(tmp_path / "b")
+    ours, other = runs_in(tmp_path).entries
+    assert (ours.folder, ours.started, ours.tool, ours.model) == ("a", START, "locust-llm", "llama-3.1-8b")
+    assert (ours.labels, ours.commit, ours.branch, ours.dirty) == ({"gpu": "h200"}, "ab" * 20, "main", False)
+    assert (ours.slo, ours.client, ours.simulated, ours.left_out) == ("INCONCLUSIVE", "OK", True, "")
+    assert "30 users" in ours.conditions
+    assert ours.figures["ttft_p50"] == pytest.approx(2 * 0.143571)
+    assert ours.figures["error_rate"] == 0
+    assert ours.plus_minus["ttft_p50"] == pytest.approx(0.003522)
+    assert {*ours.figures} == {figure.name for figure in KEY_FIGURES} - {"goodput"}
+    assert (other.started, other.tool, other.model) == (START + 4 * DAY_S, "AIPerf", "m")
+    assert other.figures == {"ttft_p50": 0.2, "request_latency_p99": 1.2, "error_rate": 0.1}
+    assert other.workload != ours.workload
+
+
+def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
+    """Of two servers, or of loads of 1 and of 16 users, no server gave the mean."""
+    stages = [{"number": 1}, {"number": 2}]
+    run_folder(tmp_path / "ab", START, 1.0, {"candidate": "http://other:8000"})
+    run_folder(tmp_path / "sweep", START + 1, 1.0, {"sweep": "concurrency=1..2"}, stages=stages)
+    run_folder(tmp_path / "one", START + 2, 1.0, {"sweep": "concurrency=1..2"}, stages=stages[:1])
+    ab, sweep, one = runs_in(tmp_path).entries
+    assert (ab.figures, ab.plus_minus, ab.note) == ({}, {}, "two arms: its report has the figures of each")
+    assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the figures of each")
+    assert one.figures
+    assert one.note == ""
+
+
+def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", START, 1.0, {"users": 4}, imported="AIPerf 0.13.0", versions={"AIPerf": "0.13.0"})
+    run_folder(tmp_path / "b", START + 1, 1.0, {"users": 4}, imported="guidellm", versions={})
+    run_folder(tmp_path / "c", START + 2, 1.0, {"users": 4})
+    entries = runs_in(tmp_path).entries
+    assert [one.tool for one in entries] == ["AIPerf", "guidellm", "locust-llm"]
+    assert len({one.workload for one in entries}) == 3
+    assert (
+        entries[0].conditions
+        == "llama-3.1-8b, 2.5 requests/s, 3 prefill limit, 3900 tokens in, 97 tokens out, by AIPerf"
+    )
+    assert entries[0].machine == "AIPerf 0.13.0"
+
+
+def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = year(tmp_path, [1.0, 1.1, 1.2])
+    first = runs_in(tmp_path)
+    assert (len(first.entries), first.unread, first.note) == (3, [], "")
+    with sqlite3.connect(tmp_path / INDEX) as db:
+        assert db.execute("SELECT count(*), round(max(ttft_p50) / min(ttft_p50), 3) FROM runs").fetchone() == (3, 1.2)
+    read = []
+    entry_of = index.entry_of
+    monkeypatch.setattr(index, "entry_of", lambda folder, name: read.append(name) or entry_of(folder, name))
+    assert runs_in(tmp_path) == first
+    assert read == []
+    run_folder(tmp_path / "new", START, 1.0)
+    os.utime(folders[1] / "run.json", ns=(1, 1))
+    (folders[2] / "run.json").unlink()
+    (folders[2] / "profile_export_aiperf.json").unlink()
+    again = runs_in(tmp_path)
+    assert sorted(read) == ["new", "run-0001"]
+    assert sorted(one.folder for one in again.entries) == ["new", "run-0000", "run-0001"]
+    del read[:]
+    assert runs_in(tmp_path) == again
+    assert read == []
+
+
+def test_links_list_no_run_twice_and_lead_into_no_loop(tmp_path: Path) -> None:
+    year(tmp_path, [1.0, 1.1])
+    names = [entry.folder for entry in runs_in(tmp_path).entries]
+    (tmp_path / "latest").symlink_to(tmp_path / names[-1])
+    (tmp_path / "0-earlier").symlink_to(tmp_path / names[0])
+    for number in range(100):  # a hundred ways at each of four levels
+        (tmp_path / f"again-{number}").symlink_to(tmp_path)
+    assert [entry.folder for entry in runs_in(tmp_path).entries] == names
+
+
+def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+    year(tmp_path, [1.0, 1.1])
+    first = runs_in(tmp_path)
+    sound = (tmp_path / INDEX).read_bytes()
+    for damage in (
+        b"",
+        b"no database",
+        sound[:5000],
+        sound[: len(sound) // 2],
+        sound[:100] + b"\xff" * (len(sound) - 100),
+    ):
+        (tmp_path / INDEX).write_bytes(damage)
+        assert runs_in(tmp_path) == first, damage[:20]
+        assert (tmp_path / INDEX).read_bytes()[:16] == b"SQLite format 3\0"
+    for wrong in (
+        "UPDATE runs SET labels = '['",
+        "UPDATE runs SET started = 'x'",
+        "DROP TABLE runs",
+        "PRAGMA user_version = 7",
+    ):
+        with sqlite3.connect(tmp_path / INDEX) as db:
+            db.execute(wrong)
+        db.close()
+        assert runs_in(tmp_path) == first, wrong
+    (tmp_path / INDEX).unlink()
+    (tmp_path / INDEX).mkdir()
+    found = runs_in(tmp_path)
+    assert found.entries == first.entries
+    assert found.note.endswith("history.sqlite cannot be used (Is a directory)")
+    assert not list(tmp_path.glob(".history*"))
+
+
+def test_what_is_not_ours_or_not_to_be_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    year(tmp_path, [1.0])
+    with sqlite3.connect(tmp_path / INDEX) as db:
+        db.execute("CREATE TABLE theirs (a)")
+    db.close()
+    before = (tmp_path / INDEX).read_bytes()
+    found = runs_in(tmp_path)
+    assert len(found.entries) == 1
+    assert "another program" in found.note
+    assert (tmp_path / INDEX).read_bytes() == before
+    (tmp_path / INDEX).unlink()
+
+    def read_only(*words: object, **more: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    found = runs_in(tmp_path)
+    assert len(found.entries) == 1
+    assert "unable to open" in found.note
+
+
+def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder(tmp_path / "good", START, 1.0)
+    run_folder(tmp_path / "half", START + 1, 1.0)
+    (tmp_path / "half" / "run.json").write_text('{"run": {"started_at": "soon"}}')
+    for name, text in (
+        ("cut", '{"run": {'),
+        ("list", "[]"),
+        ("deep", "[" * 100_000),
+        ("nan", '{"run": {"started_at": NaN}}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    (tmp_path / os.fsdecode(b"\xff") / "run.json").write_text("{}")
+    foreign(tmp_path / "half a letter", request_count={"avg": float("nan")}, start_time="0001-01-01T00:00:00")
+    file = tmp_path / "half a letter" / "profile_export_aiperf.json"
+    file.write_text(file.read_text().replace('"name": "m"', '"name": "\\ud800"'))
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "run.json")
+    (tmp_path / "line\nbreak").mkdir()
+    (tmp_path / "line\nbreak" / "profile_export_aiperf.json").write_text("{}")
+    foreign(tmp_path / "b\x1b[31m", time_to_first_token={"unit": "ms", "p50": float("nan"), "p99": 1e308})
+    assert main(["history", str(tmp_path)]) == ExitStatus.INCOMPLETE
+    said = capsys.readouterr()
+    assert "half: run.json cannot be read" in said.err
+    assert "4 runs" in said.err
+    assert "?: not read, its name is no text" in said.err
+    assert sorted(line.partition(":")[0] for line in said.err.splitlines() if "not read" in line) == [
+        "?", "cut", "deep", "line break", "list", "nan",
+    ]  # fmt: skip
+    assert "\x1b" not in said.out + said.err
+    assert main(["history", str(tmp_path), "--json"]) == ExitStatus.INCOMPLETE
+    assert "NaN" not in capsys.readouterr().out
+    assert main(["history", str(tmp_path / "nowhere")]) == ExitStatus.REFUSED
+    assert main(["history", str(tmp_path), "--metric", "speed"]) == ExitStatus.REFUSED
+    assert main(["history", str(tmp_path), "--last", "0"]) == ExitStatus.REFUSED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = [1 + 0.01 * ((i * 7) % 5 - 2) for i in range(30)]
+    year(tmp_path / "main", [v * (1 if i < 15 else 1.2) for i, v in enumerate(noise)], server="vLLM 1")
+    (report := tmp_path / "main" / "run-0029" / "report.html").touch()
+    run_folder(tmp_path / "<b>x", START, 1.0, {"users": 7}, model="<script>", simulated=False)
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    said = capsys.readouterr()
+    assert "31 runs" in said.err
+    assert "from main/run-0015 on worse: TTFT p50 +20.0%" in said.out
+    assert "with it: commit" in said.out
+    assert "llama-3.1-8b, 2.5 requests/s" in said.out
+    assert main(["history", str(tmp_path), "--metric", "latency_p99", "--last", "20", "--label", "branch=mai*"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("run-00") == 21
+    assert "---- Latency p99 +20.0% (worse) from main/run-0015 on:" in said.out
+    assert "30 of them meant" in said.err
+    assert main(["history", str(tmp_path), "--json", "--model", "llama"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (workload,) = found["workloads"]
+    assert len(workload["runs"]) == 30
+    assert {(c["from"], c["better"]) for c in workload["changes"]} == {("main/run-0015", False)}
+    page = tmp_path / "history.html"
+    assert main(["history", str(tmp_path), "--html", str(page)]) == 0
+    html = page.read_text()
+    assert "<script" not in html
+    assert "&lt;b&gt;x" in html
+    assert f'href="{report.relative_to(tmp_path)}"' in html
+    assert html.count("stroke-dasharray") >= 8
+
+
+def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "reports"
+    year(runs, [1.0] * 4)
+    for i in range(3):
+        run_folder(runs / f"pr-{i}", START + 100 * DAY_S + i, 1.0, {"label": ["pr=7"]})
+    run_folder(runs / "other-load", START + 200 * DAY_S, 1.0, {"users": 9}, commit="c" * 40)
+    main_only = RunFilter(labels=(("branch", "main"),))
+    names = lambda paths: [path.name for path in paths]  # noqa: E731
+    assert names(last(runs, 2, main_only, [runs / "pr-2"])) == ["run-0002", "run-0003"]
+    assert names(last(runs, 9, main_only)) == ["other-load"]  # of the workload of the latest
+    assert names(last(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == ["pr-0", "pr-1"]
+    assert names(last(runs, 9, RunFilter(commit="ccc"))) == ["other-load"]
+    monkeypatch.chdir(tmp_path)
+    words = put_in_front(["--last", "2", "--label", "branch=main", "reports/pr-2", "--verbose"])
+    assert words == ["reports/run-0002", "reports/run-0003", "reports/pr-2", "--verbose"]
+    assert put_in_front(["a", "b", "--json", "f"]) == ["a", "b", "--json", "f"]
+    for wrong in (
+        ["--label", "a=b", "x"],
+        ["--last", "0"],
+        ["--last", "2", "--label", "x=y"],
+        ["--last", "1", "--runs", "no"],
+    ):
+        with pytest.raises(ValueError, match=r".+"):
+            put_in_front(wrong)
+    assert main(["compare", "--last", "1", "--host", "nobody", "reports/pr-2"]) == ExitStatus.REFUSED
+
+
+def test_workloads_that_are_kept_apart() -> None:
+    def of(model: str = "m", simulated: bool = False, proxied: bool = False, **changes: object) -> str:
+        settings: Mapping[str, Any] = msgspec.to_builtins(Settings(**{"users": 4, **changes}))  # type: ignore[arg-type]
+        return of_settings(settings, model, simulated, proxied).hash
+
+    same = of()
+    assert same == of(
+        host="http://b", random_seed=3, run_time_s=60.0, slo=("ttft p95 < 1s",), report_dir="x", label=("a=b",)
+    )
+    assert same == of_settings({"users": 4, "unknown": 1}, "m", False, False).hash  # of another version
+    others = [
+        of(model="n"), of(simulated=True), of(proxied=True), of(users=5), of(request_rate=2.0), of(streaming=False),
+        of(synthetic_input_tokens_mean=600.0), of(output_tokens_mean=5.0), of(prefill_concurrency=2),
+        of(sweep="concurrency=1..4"),
+        of(input_file="a.jsonl"), of(seq_dist="1,2:100"), of(tenant_mix="a=1,b=1"), of(endpoint_type="messages"),
+    ]  # fmt: skip
+    assert len({same, *others}) == len(others) + 1
+    assert of(input_file="/x/a.jsonl") == of(input_file="/y/a.jsonl")
+    theirs = Figures(tool="t", model="m", concurrency=8, input_tokens=Distribution(avg=549.7))
+    assert (
+        of_figures(theirs).hash
+        == of_figures(msgspec.structs.replace(theirs, input_tokens=Distribution(avg=551.2))).hash
+    )
+    assert of_figures(theirs).words == "m, 8 users, 550 tokens in, by t"
+    assert of_figures(theirs).hash != of_figures(msgspec.structs.replace(theirs, concurrency=9)).hash
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(), lambda inner: (
+    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["hosts", "host", "label", "users", "seq_dist"]), inner)
+))  # fmt: skip
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["users", "input_file", "request_rate", "seq_dist", "prefill_concurrency", "sweep"]), JSON
+    )
+)
+def test_settings_of_any_kind_have_words(settings: dict[str, object]) -> None:
+    assert of_settings(settings, "m", False, False).words.startswith("m")
+
+
+def test_names_of_figures() -> None:
+    assert key_figure_by_name("TTFT p99").name == "ttft_p99"
+    assert key_figure_by_name("tpot_p99").name == "itl_p99"
+    assert key_figure_by_name("ttft_p50").said(0.0123) == "12.3 ms"
+    assert key_figure_by_name("error_rate").said(0.005) == "0.5%"
+    with pytest.raises(ValueError, match="ttft_p50"):
+        key_figure_by_name("ttft_p42")
+
+
+def test_what_does_not_count() -> None:
+    """Runs that did not end, and those whose load generator was too slow, are shown and in no change."""
+    from locust_llm.lab.history.series import series_of, turns
+
+    entries = [
+        HistoryEntry(
+            folder=str(i), started=float(i), workload="w", figures={"ttft_p99": 9.0 if i % 3 == 0 else 1 + i % 5 / 100},
+            left_out="it did not end" * (i % 3 == 0),
+        )
+        for i in range(60)
+    ]  # fmt: skip
+    (series,) = series_of(entries)
+    assert len(series.of(key_figure_by_name("ttft_p99"))) == 40
+    assert turns(series, key_figure_by_name("ttft_p99")) == []
+
+
+EXAMPLE = json.loads((Path(__file__).parents[3] / "reports" / "example" / "run.json").read_text())
+PLACES = [("run", name) for name in ("settings", "versions", "commit", "proxy", "machine", "model", "stopping_at")]
+PLACES += [
+    ("settings", name)
+    for name in ("users", "label", "hosts", "host", "input_file", "request_rate", "sweep", "seq_dist")
+]
+PLACES += [("", name) for name in ("client", "slo_status", "plus_minus")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=3))
+def test_any_run_json_is_read_or_named(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[tuple[str, str], Any]]
+) -> None:
+    """And then it can be kept, listed, drawn."""
+    document = json.loads(json.dumps(EXAMPLE))
+    for (where, name), value in changes:
+        part = document["run"]["settings"] if where == "settings" else document["run"] if where else document
+        if isinstance(part, dict):
+            part[name] = value
+    folder = tmp_path_factory.mktemp("any")
+    run_folder(folder / "a", START, 1.0)
+    (folder / "a" / "run.json").write_text(json.dumps(document))
+    assert main(["history", str(folder), "--html", str(folder / "page.html")]) == 0
+    found = runs_in(folder)
+    assert (len(found.entries), found.note) == (1, "")
+    (folder / INDEX).unlink()
+    assert runs_in(folder) == found
+
+
+def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> None:
+    """Both ran with the same flags, and the flags say 550 / 128 tokens."""
+    flags, drawn = {"users": 4}, SentLengths(550.0, 551.2, 128.0)
+
+    def of(locustfile: str, *sent: float | None) -> WorkloadIdentity:
+        return of_settings({**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent))
+
+    default = of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)
+    assert default == of_settings(flags, "m", False, False)
+    assert default.words == "m, 4 users, 550 / 128 tokens"
+    mine = of("mine.py", None, 212.0, 40.0)
+    assert mine.words == "m, 4 users, mine.py prompts of 210 / 40 tokens"
+    assert mine.hash != default.hash
+    assert of("mine.py", None, 207.0, 40.0).hash == mine.hash  # no two runs have the same mean
+    assert of("mine.py", None, 2_100.0, 40.0).hash != mine.hash
+    assert of("mine.py", None, 212.0, 400.0).hash != mine.hash
+    assert of("other.py", None, 212.0, 40.0).hash != mine.hash
+    # a file of the same name as ours sends what no flag asked for
+    assert of("run.py", None, 212.0, 40.0).hash not in (default.hash, mine.hash)
+    assert of("run.py", None, 212.0, 40.0).words == "m, 4 users, own prompts of 210 / 40 tokens"
+    assert of("run.py", None, None, None).hash == default.hash  # nothing was answered

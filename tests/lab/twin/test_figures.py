@@ -1,0 +1,41 @@
+"""Figures of a stage, by hand."""
+
+import pytest
+
+from locust_llm.lab.twin.load_metrics import stage_figures, steady_requests, throughput
+from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+
+
+def one(sent_at: float, ttft_s: float = 0.5, gaps: tuple[float, ...] = (0.1, 0.3)) -> ObservedRequest:
+    times = [sent_at + ttft_s]
+    for gap in gaps:
+        times.append(times[-1] + gap)
+    return ObservedRequest(sent_at, tuple(times), 100, len(times))
+
+
+def test_a_request_has_a_ttft_a_mean_itl_and_a_longest_gap() -> None:
+    found = stage_figures(ObservedStage(0, 1.0, (one(0.0), one(10.0))))
+    assert found["ttft p50"] == pytest.approx(0.5)
+    assert found["itl p99"] == pytest.approx(0.2)
+    assert found["stall p95"] == pytest.approx(0.3)
+
+
+def test_the_begin_and_the_last_of_a_closed_loop_do_not_count() -> None:
+    requests = tuple(one(float(at)) for at in range(12))
+    assert [seen.sent_at for seen in steady_requests(ObservedStage(2, 0.0, requests))] == [3, 4, 5, 6, 7, 8, 9]
+    assert steady_requests(ObservedStage(5, 0.0, requests)) == requests  # too few to leave some out
+
+
+def test_tokens_a_second_between_two_sends() -> None:
+    """Three tokens each, all after the first send and two of them before the last one."""
+    stage = ObservedStage(0, 1.0, (one(0.0), one(10.0)))
+    assert throughput(stage) == pytest.approx(3 / 10)
+
+
+def test_a_chunk_of_two_tokens_counts_twice() -> None:
+    two = ObservedRequest(0.0, (0.5, 0.6), 100, 4)
+    assert throughput(ObservedStage(0, 1.0, (two, one(10.0)))) == pytest.approx(4 / 10)
+
+
+def test_of_a_single_request_there_is_no_throughput() -> None:
+    assert "throughput" not in stage_figures(ObservedStage(0, 1.0, (one(0.0),)))

@@ -1,0 +1,34 @@
+"""What is known before the load: whether a run comes to an end without anybody who ends it."""
+
+from support import unpatched_locust  # noqa: F401  before the rest
+
+# isort: split
+import logging
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from locust_llm.locust_adapter.before_load import _ends_by_itself, _says_no_run_time
+from locust_llm.settings.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({"run_time_s": 60.0}, True), ({"request_count": 30}, True), ({"num_sessions": 5}, True),
+        ({"fixed_schedule": True}, True), ({"sweep": "concurrency=1,2"}, True), ({"repeats": 3, "request_count": 9}, True),
+        ({}, False), ({"request_rate": 4.0}, False),
+    ],
+)  # fmt: skip
+def test_locusts_line_about_ctrl_c_is_for_runs_without_an_end(settings: dict[str, Any], ends: bool) -> None:
+    assert _ends_by_itself(Settings(**settings), Namespace()) is ends
+    assert _ends_by_itself(Settings(**settings), Namespace(decoders=6)) is True  # a probe has a schedule of its own
+
+
+def test_that_line_alone_is_left_out() -> None:
+    def shown(text: str) -> bool:
+        return _says_no_run_time(logging.LogRecord("locust.main", logging.INFO, "", 0, text, None, None))
+
+    assert not shown("No run time limit set, use CTRL+C to interrupt")
+    assert shown("Run time limit set to 5 seconds")

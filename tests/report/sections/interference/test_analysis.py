@@ -1,0 +1,325 @@
+"""Disturbed and undisturbed gaps: by pencil, against a slow exact twin, and of policies in virtual time."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import UNIX, answered, failed
+
+from locust_llm.records.record import Record
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.sections.interference.analysis import (
+    MIN_COMPARED,
+    LabelledGaps,
+    count_prefills_ahead,
+    estimate_usual_gaps_s,
+    fit_prefill_slope,
+    label_gaps,
+    measure_interference,
+)
+from locust_llm.report.sections.interference.model import PrefillInterference
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+
+
+def found(*records: Record) -> PrefillInterference:
+    columns = collect_columns(records)
+    said = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
+    assert said is not None
+    return said
+
+
+def labels(*records: Record) -> list[int]:
+    return label_gaps(compute_occupancy(collect_columns(records).requests, ()), records)[0].prefills.tolist()
+
+
+def steady(count: int, gap_ms: float, first_ms: float = 100.0) -> list[float]:
+    return [first_ms + gap_ms * i for i in range(count + 1)]
+
+
+# -- by pencil ---------------------------------------------------------------------------------------------------------
+
+
+def test_three_requests() -> None:
+    """
+    ms      0     100   110   120 ... 400   600   610 ... 900
+    one     prefill|  gaps of 10 ms, 30 of them | 200 | 30 gaps of 10
+    two                                     sent 400, first chunk 600, one gap of 300 to 900
+    three                                   sent 400, failed at 580
+    """
+    one = answered(*steady(30, 10.0), *steady(30, 10.0, 600.0), id="one")
+    two = answered(200, 500, sent_at=10.4, id="two", input_tokens=1000)
+    three = failed(sent_at=10.4, closed_at=10.58)
+    said = found(one, two, three)
+    # one's gap of 200 ms: two in prefill all of it, three for 180 ms of it: 1.9, so 2
+    assert [(row.label, row.gaps) for row in said.rows] == [("0", 61), ("2", 1)]
+    assert said.decode_s == pytest.approx(0.3 + 0.2 + 0.3 + 0.3)
+    assert said.rows[1].share == pytest.approx(0.2 / 1.1)
+    assert said.rows[1].icl_ms == pytest.approx({50: 200, 90: 200, 99: 200})
+    assert said.rows[0].longest_ms == pytest.approx(300)
+    assert said.rows[0].requests == 2
+    # one request had 60 gaps of 10 ms, the other one of 300: the mean of each, and the median of the two
+    assert said.rows[0].itl_ms[50] == pytest.approx((10 + 300) / 2)
+    assert said.disturbed is not None
+    assert said.disturbed.slowdown is None  # one gap is too few to be compared
+    assert said.lost_s is None
+
+
+def test_slower_and_lost() -> None:
+    """One stream: 40 gaps of 10 ms by itself, then 40 of 40 ms beside a prefill: 4 times, and 40 x 30 ms are lost."""
+    one = answered(*steady(40, 10.0), *steady(39, 40.0, 540.0))
+    other = failed(sent_at=10.5, closed_at=12.1)
+    said = found(one, other)
+    assert [(row.label, row.gaps) for row in said.rows] == [("0", 40), ("1", 40)]
+    assert said.rows[0].slowdown == pytest.approx(1)
+    assert said.rows[1].slowdown == pytest.approx(4)
+    assert said.rows[1].streams == pytest.approx(1)
+    assert (said.lost_s, said.lost_share) == (pytest.approx(1.2), pytest.approx(1.2 / 2.0))
+
+
+def test_compared_at_as_many_streams_only() -> None:
+    """Two streams take 20 ms a gap, one takes 10: by itself 10, beside a prefill 20 with two streams. Nothing is slower."""
+    long = answered(*steady(40, 10.0, 0.0), *steady(79, 20.0, 420.0), id="long")
+    beside = answered(*steady(80, 20.0, 400.0), id="beside", sent_at=10.0)
+    prefill = failed(sent_at=11.2, closed_at=12.0)
+    # beside waits for its first token while long has its first 40 gaps: a prefill; so an undisturbed stream goes before
+    alone = answered(*steady(40, 10.0, 0.0), sent_at=5.0, id="alone")
+    said = found(long, beside, prefill, alone)
+    by_label = {row.label: row for row in said.rows}
+    assert by_label["0"].gaps == 40 + 2 * 40
+    assert by_label["1"].gaps == 40 + 2 * 40
+    assert by_label["1"].slowdown == pytest.approx(1)
+    assert said.lost_s == pytest.approx(0, abs=1e-5)
+
+
+def test_failing_as_many_streams_more_of_them() -> None:
+    """Two users who ask again at once: both decode, 20 ms a gap, or one does and the other is in prefill, 60 ms a gap. One
+    alone is never seen, so one is compared with two."""
+    one = answered(*steady(39, 20.0), *steady(19, 60.0, 940.0), id="one")
+    two = answered(*steady(39, 20.0), id="two")
+    again = failed(sent_at=10.88, closed_at=12.1)
+    by_label = {row.label: row for row in found(one, two, again).rows}
+    assert (by_label["0"].gaps, by_label["0"].streams) == (78, pytest.approx(2))
+    assert by_label["1"].streams == pytest.approx(1)
+    assert by_label["1"].slowdown is None  # of 20 gaps nothing is said
+    more = answered(*steady(39, 20.0), *steady(39, 60.0, 940.0), id="one")
+    again = failed(sent_at=10.88, closed_at=13.5)
+    assert {row.label: row.slowdown for row in found(more, two, again).rows} == pytest.approx({"0": 1, "1": 3})
+
+
+def test_fewer_streams_are_nothing_to_compare_with() -> None:
+    """By itself 10 ms; with another stream and a prefill 40 ms: which of the two it was cannot be told. Only the ten gaps
+    beside the other one's own prefill were at one stream."""
+    one = answered(*steady(40, 10.0), *steady(39, 40.0, 540.0))
+    other = answered(*steady(40, 40.0), sent_at=10.4, id="other")
+    prefill = failed(sent_at=10.5, closed_at=13.0)
+    said = found(one, other, prefill)
+    assert said.disturbed is not None
+    assert (said.disturbed.compared, said.disturbed.slowdown, said.lost_s) == (10, None, None)
+
+
+def test_no_undisturbed_gap() -> None:
+    said = found(answered(*steady(50, 10.0)), failed(sent_at=10.0, closed_at=12.0))
+    assert [(row.label, row.gaps, row.slowdown) for row in said.rows] == [("1", 50, None)]
+    assert said.lost_s is None
+
+
+@pytest.mark.parametrize(("overlap_ms", "label"), [(0.001, 0), (4.9, 0), (5.0, 1), (9.9, 1)])
+def test_half_of_a_gap_and_more_is_one(overlap_ms: float, label: int) -> None:
+    assert labels(answered(100, 110), failed(sent_at=10.0, closed_at=10.1 + overlap_ms / 1e3)) == [label]
+
+
+def test_a_gap_of_no_time_has_the_level_of_its_moment() -> None:
+    assert labels(answered(100, 100), failed(sent_at=10.05, closed_at=10.15)) == [1]
+
+
+def test_only_sharp_gaps_of_successful_requests_of_the_profiling_phase_and_all_prefills() -> None:
+    blurred = answered(100, 110, 120, 130, merged=((2, 111_000),))  # only the first gap has two exact ends
+    warm = answered(2000, 3000, phase="warmup")
+    lost = answered(100, 110, outcome="reset")
+    said = found(blurred, warm, lost)
+    assert said.gaps == 1
+    assert [(row.label, row.gaps) for row in said.rows] == [("1", 1)]  # the warmup's prefill
+    assert (said.requests, said.of_requests) == (1, 1)
+
+
+def test_stamps_of_several_workers_are_of_one_time() -> None:
+    here = answered(100, 110)
+    there = failed(sent_at=1010.0, closed_at=1012.0, clock_offset_s=UNIX - 1000, worker="two", asked_at=1010.0)
+    assert labels(here, there) == [1]
+
+
+def test_nobody_decoded() -> None:
+    columns = collect_columns([failed()])
+    assert measure_interference(columns, compute_occupancy(columns.requests, ()), [failed()]) is None
+    assert measure_interference(collect_columns([]), compute_occupancy(collect_columns([]).requests, ()), []) is None
+
+
+def test_what_was_ahead() -> None:
+    first = answered(1000, sent_at=10.0, input_tokens=4000)
+    second = answered(1000, sent_at=10.2, input_tokens=500)
+    third = failed(sent_at=10.4, asked_input_tokens=300)  # not counted by a server: as asked
+    fourth = answered(1000, sent_at=10.6, input_tokens=100)
+    after = answered(1000, sent_at=13.0)
+    count, tokens = count_prefills_ahead(collect_columns([first, second, third, fourth, after]).requests)
+    assert count.tolist() == [0, 1, 2, 3, 0]
+    assert tokens.tolist() == [0, 4000, 4500, 4800, 0]
+
+
+def test_unknown_tokens_ahead() -> None:
+    count, tokens = count_prefills_ahead(
+        collect_columns([answered(1000, input_tokens=None), answered(1000, sent_at=10.5)]).requests
+    )
+    assert count.tolist() == [0, 1]
+    assert tokens[0] == 0
+    assert math.isnan(tokens[1])
+
+
+def test_slope() -> None:
+    """TTFT of 50 ms, 10 ms for 1,000 own tokens and 7 for 1,000 ahead, exactly."""
+    random = np.random.default_rng(1)
+    own, ahead = random.integers(100, 4000, (2, 400)).astype(float)
+    ttft_s = 0.05 + own * 10e-6 + ahead * 7e-6
+    fit = fit_prefill_slope(ttft_s, own, ahead, np.arange(400.0))
+    assert fit is not None
+    assert (fit.ms_per_1k, fit.low, fit.high, fit.r2) == pytest.approx((7, 7, 7, 1))
+    alike = fit_prefill_slope(ttft_s - own * 10e-6, np.full(400, 100.0), ahead, np.arange(400.0))
+    assert alike is not None
+    assert alike.ms_per_1k == pytest.approx(7)
+
+
+def test_no_slope_of_few_of_noise_of_unknown_lengths_and_of_what_is_ahead_of_nobody() -> None:
+    random = np.random.default_rng(1)
+    own, ahead = random.integers(100, 4000, (2, 400)).astype(float)
+    ttft_s, at = 0.05 + ahead * 7e-6, np.arange(400.0)
+    assert fit_prefill_slope(ttft_s[:199], own[:199], ahead[:199], at[:199]) is None
+    assert fit_prefill_slope(random.random(400), own, ahead, at) is None
+    assert fit_prefill_slope(ttft_s, own, np.where(ahead > 1000, np.nan, ahead), at) is None
+    assert fit_prefill_slope(0.05 + own * 1e-5, own, np.zeros(400), at) is None
+    assert fit_prefill_slope(ttft_s, ahead, ahead, at) is None  # which of the two it is cannot be told
+
+
+# -- a slow twin -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> list[Record]:
+    """A few requests on a grid of 64 ms / 64: dyadic moments, so that doubles are exact and ties are ties."""
+    records = []
+    for number in range(draw(st.integers(1, 6))):
+        sent = draw(st.integers(0, 40))
+        chunks = sorted(draw(st.lists(st.integers(1, 60), max_size=6)))
+        outcome = draw(st.sampled_from(["ok", "ok", "ok", "reset"]))
+        closed = sent + (chunks[-1] if chunks else 0) + draw(st.integers(0, 5))
+        record = answered(
+            *(tick * 15.625 for tick in chunks), sent_at=sent / 64, closed_at=closed / 64, clock_offset_s=0.0
+        )
+        records.append(replace_of(record, id=str(number), outcome=outcome))
+    return records
+
+
+def replace_of(record: Record, **changes: object) -> Record:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return Record(**{**fields, **changes})
+
+
+@given(loads())
+def test_labels_as_a_slow_twin_has_them(records: list[Record]) -> None:
+    prefills = []
+    for record in records:
+        sent = Fraction(record.sent_at or 0)
+        first = sent + Fraction(record.chunk_us[0], 10**6) if record.chunk_us else None
+        end = Fraction(record.closed_at)
+        prefills.append((sent, end if first is None else min(first, end)))
+    expected = []
+    for record in records:
+        stamps = [Fraction(record.sent_at or 0) + Fraction(us, 10**6) for us in record.chunk_us]
+        for begin, end in pairwise(stamps):
+            if record.outcome == "ok" and end > begin:
+                overlap = sum(max(Fraction(0), min(end, b) - max(begin, a)) for a, b in prefills)
+                expected.append(math.floor(overlap / (end - begin) + Fraction(1, 2)))
+            elif record.outcome == "ok":
+                expected.append(sum(a <= begin < b for a, b in prefills))
+    assert labels(*records) == expected
+
+
+@given(loads())
+def test_ahead_as_a_slow_twin_has_it(records: list[Record]) -> None:
+    requests = collect_columns(records).requests
+    sent, end = requests["sent_at"], requests[["first_chunk_at", "closed_at"]].min(axis=1)
+    expected = [int(((sent < at) & (end > at)).sum()) for at in sent]
+    assert count_prefills_ahead(requests)[0].tolist() == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1.0, 1.9, 2.0, 3.0, 50.0]), st.booleans()), min_size=1, max_size=12), st.data()
+)
+def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], data: st.DataObject) -> None:
+    """Groups of gaps of some streams, disturbed or not, each group below, at or above the number that it takes."""
+    gaps = []
+    for number, (streams, calm) in enumerate(kinds):
+        gaps += [(streams, calm, 0.01 + 0.001 * number)] * data.draw(
+            st.sampled_from([1, MIN_COMPARED // 2, MIN_COMPARED])
+        )
+
+    def step(streams: float) -> int:
+        return round(4 * math.log2(streams))
+
+    expected = []
+    for streams, _, _ in gaps:
+        for candidate in sorted({step(s) for s, _, _ in gaps if step(s) >= step(streams)}):
+            undisturbed = [gap_s for s, calm, gap_s in gaps if calm and step(s) == candidate]
+            if len(undisturbed) >= MIN_COMPARED:
+                expected.append(sum(undisturbed) / len(undisturbed))
+                break
+        else:
+            expected.append(math.nan)
+    streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
+    beside = np.where(calm, 0, 1)
+    told = LabelledGaps(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
+    assert estimate_usual_gaps_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
+
+
+# -- policies in virtual time ------------------------------------------------------------------------------------------
+
+
+def of_policy(policy: str) -> PrefillInterference:
+    """Eight short requests that decode, and a prompt of 8,000 tokens now and then."""
+    clock = VirtualClock()
+    config = SchedulerConfig(
+        max_num_batched_tokens=8192 if policy == "prefill-first" else 512, max_num_seqs=64, kv_tokens=2**19
+    )
+    engine = BatchEngine(Scheduler(config, POLICIES[policy], record=True), LLAMA_8B_H100, clock)
+    load = Virtual(clock, engine, keep_tokens=True)
+    short = ((0.01 * i, VirtualRequest(100, 400)) for i in range(8))
+    long = ((1.0 + 0.7 * i, VirtualRequest(8000, 2)) for i in range(3))
+    load.open_loop((*short, *long))
+    rows = load.run()
+    records = [
+        answered(*((at - row.sent_at) * 1e3 for at in row.token_at), sent_at=row.sent_at, id=str(i))
+        for i, row in enumerate(rows)
+    ]
+    return found(*records)
+
+
+def test_prefill_first_stalls_and_chunks_slow() -> None:
+    """A prompt of 8,000 tokens in one step stops every decode once for all of it. In pieces of 512 it makes some fifteen
+    steps of theirs longer, each by a piece."""
+    first, pieces = of_policy("prefill-first"), of_policy("chunked")
+    assert first.disturbed is not None
+    assert pieces.disturbed is not None
+    assert first.disturbed.longest_ms > 5 * pieces.disturbed.longest_ms
+    assert pieces.disturbed.gaps > 5 * first.disturbed.gaps
+    for said in (first, pieces):
+        calm = said.rows[0]
+        assert calm.label == "0"
+        assert calm.longest_ms < 2 * calm.icl_ms[50]  # no stall is left among the undisturbed

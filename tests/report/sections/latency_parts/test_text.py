@@ -1,0 +1,263 @@
+"""Where slow requests spend their time, as a reader sees it: sentences, groups and the server's own means, by pencil."""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+from support.html_tags import Tags
+from support.records import UNIX, a_run, answered
+
+from locust_llm.records.record import Record
+from locust_llm.records.run import Stage
+from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.blocks import TableBlock, TextBlock
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.sections.latency_parts.analysis import attribute_latencies
+from locust_llm.report.sections.latency_parts.chart import draw_breakdown_bars
+from locust_llm.report.sections.latency_parts.model import (
+    REQUESTS,
+    LatencyAttribution,
+    LatencyBreakdown,
+    LatencyPart,
+    ServerTime,
+)
+from locust_llm.report.sections.latency_parts.text import (
+    describe_server_time,
+    make_latency_parts_blocks,
+    summarise_latency_parts,
+)
+from locust_llm.report.sections.server.histograms import add_server_histograms
+
+
+def found(*parts: tuple[str, float, str], **other: object) -> LatencyAttribution:
+    """A breakdown of 12 requests: (part, ms, source)."""
+    made = tuple(
+        LatencyPart(name=name, slow_ms=ms, typical_ms=ms / 10, all_ms=ms / 5, source=source)
+        for name, ms, source in parts
+    )
+    one = LatencyBreakdown(metric="ttft_from_due", percentile=99.0, value_ms=3000, typical_ms=300, slow=12, typical=200, count=1000,
+                    parts=made)  # fmt: skip
+    fields = {
+        "requests": 50, "reported": {"spans": 50}, "impossible": 0, "breakdowns": (one,), "slowest": (),
+        "server": ServerTime(basis=REQUESTS, server_ms=600.0),
+    }  # fmt: skip
+    return LatencyAttribution(**{**fields, **other})  # type: ignore[arg-type]
+
+
+SLOW = found(
+    ("gate", 300, "measured"), ("network", 100, "measured less reported"), ("queue", 2100, "reported"),
+    ("prefill", 900, "reported"),
+)  # fmt: skip
+UNKNOWN = found(("gate", 300, "measured"), ("server", 3000, "measured"), reported={}, server=ServerTime(server_ms=24.0))
+
+
+def texts(found: LatencyAttribution) -> list[str]:
+    return [block.text for block in make_latency_parts_blocks(found) if isinstance(block, TextBlock)]
+
+
+def test_a_reader_sees_at_once_where_the_time_went() -> None:
+    text, table, *_ = (block for block in make_latency_parts_blocks(SLOW) if isinstance(block, TextBlock | TableBlock))
+    assert isinstance(text, TextBlock)
+    assert text.text.startswith(
+        "TTFT from Due p99 is 3 s. The 12 requests at or above it took 3.4 s on average (typical ones: 340 ms): 2.1 s the "
+        "server's queue, 900 ms prefill, 300 ms the gate. A lower prefill limit"
+    )  # the network's 3 % are not named
+    assert isinstance(table, TableBlock)
+    assert table.rows[0] == ("the gate", "300.0", "30.00", "60.00", "measured")
+    assert summarise_latency_parts(SLOW) == "TTFT from Due p99: 62% the server's queue, 26% prefill, 9% the gate."
+
+
+def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
+    answer = (
+        "From the send to the first token: 24 ms in the server, on average. A metrics page or tracing (--otlp-receiver) "
+        "would split it."
+    )
+    assert summarise_latency_parts(UNKNOWN) == f"TTFT from Due p99: 91% in the server, 9% the gate. {answer}"
+    assert answer in texts(UNKNOWN)
+    assert "3 s in the server, 300 ms the gate." in texts(UNKNOWN)[0]
+    assert "queue" not in str(texts(UNKNOWN))
+    only_prefill = found(("prefill", 75, "reported"), ("server", 25, "measured less reported"))
+    assert (
+        summarise_latency_parts(only_prefill) == "TTFT from Due p99: 75% prefill, 25% the server's queue and front end."
+    )
+    only_queue = found(("queue", 75, "reported"), ("server", 25, "measured less reported"))
+    assert (
+        summarise_latency_parts(only_queue)
+        == "TTFT from Due p99: 75% the server's queue, 25% prefill and the server's front end."
+    )
+    some = found(("queue", 40, "reported"), ("prefill", 35, "reported"), ("server", 25, "measured"))
+    assert summarise_latency_parts(some).endswith("35% prefill, 25% in the server, not reported.")
+
+
+def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
+    """Where the server reports its own times, it is of the network."""
+    through = replace(UNKNOWN, proxy="p:3128")
+    assert "9% the gate; the way through the proxy is in it. From the send" in summarise_latency_parts(through)
+    assert "24 ms in the server and on the way through the proxy" in summarise_latency_parts(through)
+    assert "The way through the proxy (p:3128) is not known" in texts(through)[-1]
+    told = replace(SLOW, proxy="p:3128")
+    assert "proxy" not in f"{summarise_latency_parts(told)} {texts(told)}"
+
+
+def test_who_cannot_see_a_bar_is_told_it() -> None:
+    (drawing,) = draw_breakdown_bars(SLOW)
+    (image,) = (attrs for attrs in Tags(str(drawing.drawn)).named("div") if attrs.get("role") == "img")
+    assert image["aria-label"] == (
+        "TTFT from Due p99: slow requests 3.4 s: the gate 300 ms, network and front end 100 ms, the server's queue 2.1 s, "
+        "prefill 900 ms; typical ones 340 ms: the gate 30 ms, network and front end 10 ms, "
+        "the server's queue 210 ms, prefill 90 ms"
+    )
+
+
+# -- the server's own histograms ---------------------------------------------------------------------------------------
+
+MEANS = {"queue": 50.0, "prefill": 90.0, "decode": 1990.0, "delivery": 10.0, "ttft": 160.0}
+
+
+def history_of(count: float = 50, engine: str = "vLLM", **means_s: float) -> EngineHistory:
+    """So many requests, of these means, more than the 100 before the run, of 1 s each."""
+    history = EngineHistory()
+    for at, more in ((-1.0, 0.0), (50.0, 1.0)):
+        sums = {f"{what}_s": 100 + count * mean_s * more for what, mean_s in means_s.items()}
+        counts = {f"{what}_count": 100 + count * more for what in means_s}
+        history.add(EngineSample(at=UNIX + at, engine=engine, **sums, **counts))
+    return history
+
+
+def with_(found: LatencyAttribution, history: EngineHistory) -> LatencyAttribution:
+    made = add_server_histograms(found, history, a_run())
+    assert made is not None
+    return made
+
+
+def tables_of(made: LatencyAttribution) -> list[TableBlock]:
+    return [block for block in make_latency_parts_blocks(made) if isinstance(block, TableBlock)]
+
+
+def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests() -> None:
+    """The difference is in ms: of a queue of nothing no percentage means anything."""
+    history = history_of(queue=0.04, prefill=0.1, decode=2.0, inference=2.1, ttft=0.15)
+    made = with_(replace(SLOW, means_ms=MEANS), history)
+    assert [(mean.name, mean.server_ms, mean.count, mean.here_ms) for mean in made.own_means[0].means] == [
+        ("queue", pytest.approx(40), 50, 50), ("prefill", pytest.approx(100), 50, 90),
+        ("decode", pytest.approx(2000), 50, 2000), ("ttft", pytest.approx(150), 50, 160),
+    ]  # fmt: skip
+    blocks = [*make_latency_parts_blocks(made)]
+    (table,) = (block for block in blocks if isinstance(block, TableBlock) and block.head[0].startswith("Mean"))
+    assert table.head[0] == "Mean of 50 requests by the server's histograms (vLLM)"
+    assert table.rows == (
+        ("queue", "40.00", "50.00", "+10.00", "reported"), ("prefill", "100.0", "90.00", "-10.00", "reported"),
+        ("decode", "2000", "2000", "+0.00", "measured"), ("TTFT", "150.0", "160.0", "+10.00", "measured"),
+    )  # fmt: skip
+    few = with_(replace(SLOW, means_ms=MEANS, requests=60), history)
+    assert any("first ones of many" in text for text in texts(few))
+    one_less = with_(replace(SLOW, means_ms=MEANS, requests=51), history)
+    assert any("Mean of 50 of 51 requests by" in block.head[0] for block in tables_of(one_less))
+    assert any("before the first reading of its metrics" in text for text in texts(one_less))
+    assert "Queue or prefill?" not in str([texts(made), summarise_latency_parts(made)])  # the parts have it
+    assert add_server_histograms(SLOW, EngineHistory(), a_run()) == SLOW
+
+
+def test_histograms_split_the_servers_time_where_single_requests_do_not() -> None:
+    """As vLLM without tracing: 0.02 ms of queue in 24 ms. Nothing says that the slow ones queued."""
+    made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(queue=0.00002, prefill=0.0216, ttft=0.024))
+    answer = (
+        "Queue or prefill? Prefill, 90%, by the server's own histograms (vLLM): of 24 ms to a first token 0.02 ms are "
+        "queue, 21.6 ms prefill, 2.38 ms neither, means of 50 requests."
+    )
+    assert summarise_latency_parts(made) == f"TTFT from Due p99: 91% in the server, 9% the gate. {answer}"
+    assert answer in texts(made)
+    assert "would split it" not in str(texts(made))
+    (mean,) = (mean for mean in made.own_means[0].means if mean.name == "queue")
+    assert mean.here_ms is None
+    (table,) = (
+        b for b in make_latency_parts_blocks(made) if isinstance(b, TableBlock) and b.head[0].startswith("Mean")
+    )
+    assert table.rows[0] == ("queue", "0.02", "-", "-", "-")
+    assert table.rows[-1] == ("TTFT", "24.00", "160.0", "+136.00", "measured")
+
+
+@pytest.mark.parametrize(
+    ("history", "begin"),
+    [
+        (history_of(queue=0.6, prefill=0.2, ttft=0.8), "Queue or prefill? Queue, 75%, by the server's"),
+        (history_of(queue=0.01, prefill=0.2, ttft=1.0), "Queue or prefill? Neither, 79%, by the server's"),
+        (history_of(queue=0.01, prefill=0.2), "Queue or prefill? Prefill, 95%, by the server's"),  # no TTFT of its own
+        (history_of(queue=0.01), "From the send to the first token: 24 ms in the server, on average. The metrics page does"),
+        (history_of(44, queue=0.6, prefill=0.2), "From the send to the first token: 24 ms in the server, on average. The"),
+        (history_of(45, queue=0.6, prefill=0.2), "Queue or prefill? Queue, 75%"),  # 90 % of the requests
+    ],
+)  # fmt: skip
+def test_queue_or_prefill(history: EngineHistory, begin: str) -> None:
+    answer = describe_server_time(with_(replace(UNKNOWN, means_ms=MEANS), history))
+    assert answer.startswith(begin)
+
+
+def test_the_first_reading_after_the_run_has_its_last_requests() -> None:
+    """50 of them were counted when the run ended, 10 more half a second later; what comes after that is of others."""
+    history = history_of(50, queue=0.6, prefill=0.2)
+    for at, count in ((100.5, 60), (101.5, 99)):
+        history.add(EngineSample(at=UNIX + at, engine="vLLM", queue_s=100 + count * 0.6, queue_count=100 + count,
+                                 prefill_s=100 + count * 0.2, prefill_count=100 + count))  # fmt: skip
+    assert with_(replace(UNKNOWN, means_ms=MEANS), history).server.count == 60
+
+
+def test_after_a_stage_the_counters_have_the_next_one() -> None:
+    history = history_of(50, queue=0.6, prefill=0.2)
+    history.add(
+        EngineSample(at=UNIX + 100.5, engine="vLLM", queue_s=999, queue_count=999, prefill_s=999, prefill_count=999)
+    )
+    stage = Stage(number=1, value=1.0, began_at=UNIX, ended_at=UNIX + 100)
+    made = add_server_histograms(replace(UNKNOWN, means_ms=MEANS), history, replace(a_run(), stage=stage))
+    assert made is not None
+    assert made.server.count == 50
+
+
+def test_a_server_that_served_others_too_is_named_one() -> None:
+    made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(56, queue=0.6, prefill=0.2))
+    assert describe_server_time(made).endswith("means of 56 requests. It served other requests too.")
+
+
+def test_of_a_server_that_parts_no_prefill_from_decode_the_sum_is_shown() -> None:
+    """As Text Generation Inference."""
+    made = with_(replace(SLOW, means_ms=MEANS), history_of(20, "TGI", inference=2.0))
+    (mean,) = made.own_means[0].means
+    assert (mean.name, mean.server_ms, mean.count, mean.here_ms) == ("inference", pytest.approx(2000), 20, None)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def split(records: list[Record]) -> LatencyAttribution:
+    columns, run = collect_columns(records), a_run(limits=((0.0, 1),))
+
+    def since(at: float) -> Iterator[Record]:
+        return (record for record in records if record.closed_at + record.clock_offset_s >= at)
+
+    made = attribute_latencies(columns, {}, run, since)
+    assert made is not None
+    return made
+
+
+def test_every_group_of_the_slow_has_its_largest_part() -> None:
+    """Requests of b wait 1 s at the gate, those of a not at all."""
+    records = [
+        answered(
+            100 + i, 120 + i, sent_at=10.0 + 2 * i, due_at=10.0 + 2 * i - (i % 2), asked_at=10.0 + 2 * i - (i % 2),
+            admitted_at=10.0 + 2 * i, limit=0, id=str(i), model="ab"[i % 2], tenant="xy"[i // 60],
+            input_tokens=[50, 1500][i % 2],
+        )
+        for i in range(120)
+    ]  # fmt: skip
+    made = split(records)
+    by = {(group.by, group.label): group for group in made.breakdowns[0].groups}
+    assert [name for name, _ in by] == ["input tokens"] * 2 + ["model"] * 2 + ["tenant"] * 2 + ["time"] * 4
+    b = by["model", "b"]
+    assert (b.count, b.percentile) == (60, 90.0)  # above p95 there may be 2
+    assert b.longest == ("gate", pytest.approx(1000, abs=0.01))
+    assert by["model", "a"].longest[0] != "gate"
+    assert {group.percentile for (name, _), group in by.items() if name == "time"} == {75.0}
+    assert by["tenant", "x"].longest[0] == "gate"
+    assert sum(ms for _, ms, _ in b.parts) == pytest.approx(b.value_ms, rel=0.02)
+    drawn = [one for one in draw_breakdown_bars(made) if one.title.endswith("by group")]
+    assert "By model, p90 and above" in str(drawn[0].drawn)

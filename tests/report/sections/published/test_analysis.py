@@ -1,0 +1,167 @@
+"""A run against published rules: runs whose figures can be counted."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from support.levels import level
+from support.records import a_run, answered
+
+from locust_llm.records.run import Run
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.process_result import make_report_result
+from locust_llm.report.render import text
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.published.analysis import check_validity
+from locust_llm.report.sections.published.model import Validity
+from locust_llm.report.sections.published.text import format_broken_rules
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary import LoadLevel, Summary, SweepSummary
+from locust_llm.settings.scenario import read_scenario
+from locust_llm.slo.published import PublishedRules, parse_published_rules
+
+MLPERF = parse_published_rules(read_scenario("mlperf-endpoints").published or {})
+INFERENCEX = parse_published_rules(read_scenario("inferencex-1k1k").published or {})
+AA = parse_published_rules(read_scenario("aa-slt").published or {})
+SERVER = parse_published_rules(read_scenario("mlperf-server-llama3.1-8b").published or {})
+
+
+def one(rules: PublishedRules, **settings: object) -> tuple[Summary, Run]:
+    """Three requests in three seconds."""
+    records = [answered(100, 110, 120, sent_at=float(at)) for at in range(3)]
+    run = a_run(published=rules, **settings)
+    summary = summarise_run(collect_columns(records), run, 0, records)
+    return replace(summary, validity=check_validity(summary, run)), run
+
+
+def curve(rules: PublishedRules, *levels: LoadLevel, end: str = "all stages ran", **settings: object) -> Validity:
+    summary, run = one(rules, sweep="concurrency=1..256", **settings)
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended=end)
+    found = check_validity(replace(summary, sweep=sweep), replace(run, sweep_end=end))
+    assert found is not None
+    return found
+
+
+def broken(found: Validity | None) -> dict[str, str]:
+    assert found is not None
+    return {check.rule: check.text for check in found.broken}
+
+
+def test_a_run_that_is_too_short_is_not_valid_and_its_slo_stays() -> None:
+    rules = replace(MLPERF, dataset_pass=False)
+    summary, run = one(rules, users=64, slo=("ttft p50 < 1s",), published_rules="fail")
+    assert summary.validity is not None
+    c = replace(summary.conditions, duration_s=300.0)
+    found = check_validity(replace(summary, conditions=c), run)
+    summary = replace(summary, validity=found, conditions=c)
+    assert broken(found) == {"duration": "300 s, the rules ask 1,200 at 64 users"}
+    sentence = "not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users"
+    assert format_broken_rules(found) == sentence
+    assert make_headline(summary, run).endswith(f"; {sentence}")
+    before, after = (make_report_result(replace(summary, validity=v), run, "") for v in (None, found))
+    assert (before.slo_status, before.not_valid, after.not_valid) == (after.slo_status, "", sentence)
+    warned = replace(run, settings=replace(run.settings, published_rules="warn"))
+    assert make_report_result(summary, warned, "").not_valid == ""
+    page = text.render_markdown(summary, run)
+    assert "## Published rules" in page
+    assert "A rehearsal, no submission: MLPerf Endpoints accepts results of its own client" in page
+    assert "Not checked here: accuracy at four points" in page
+    long = replace(summary.conditions, duration_s=1200.0)
+    assert broken(check_validity(replace(summary, conditions=long), run)) == {}
+    few = replace(c, users=32, duration_s=600.0)  # enough of up to 32 users
+    assert broken(check_validity(replace(summary, conditions=few), run)) == {}
+
+
+def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
+    """The example B of the rules, of 1,200 s each and 100 requests of a dataset of 80."""
+    users = (1, 4, 16, 32, 64, 128, 256)
+    levels = [level(u, duration_s=1200.0) for u in users]
+    asked = {"input_file": "data.jsonl", "users": None}
+    summary, run = one(MLPERF, sweep="concurrency=1..256", **asked)
+
+    def found(*levels: LoadLevel, sessions: int | None = 80) -> Validity | None:
+        sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
+        return check_validity(replace(summary, sweep=sweep), replace(run, dataset_sessions=sessions))
+
+    whole = found(*levels)
+    assert whole is not None
+    assert (whole.valid, whole.curve, format_broken_rules(whole)) == (True, True, None)
+    assert {check.rule: check.text for check in whole.checks} == {
+        "loop": "closed loop", "streaming": "streamed", "duration": "1,200 s",
+        "dataset": "100 requests of a dataset of 80", "client": "client verdict OK", "points": "7 points",
+        "regions": "a point in each of Ultra Low, Low, Medium and High",
+    }  # fmt: skip
+    assert broken(found(*levels[:2], *levels[4:])) == {
+        "points": "5 points, the rules ask at least 7",
+        "regions": "no point in Medium (8 to 41), the rules ask one in each region",
+    }
+    short = [replace(one, duration_s=600.0) for one in levels]  # enough of the first four
+    text = "600 s, the rules ask 1,200 at 64 users"
+    assert broken(found(*short)) == {"duration": text}
+    assert [check.others for check in (found(*short) or whole).broken] == [2]
+    assert broken(found(*levels, sessions=101)) == {
+        "dataset": "100 requests of a dataset of 101, the rules ask 101 at 1 user"
+    }
+    assert broken(found(*levels, sessions=None))["dataset"].startswith("a dataset of unknown size")
+    assert broken(found(replace(levels[0], client="DEGRADED"), *levels[1:])) == {
+        "client": "client verdict DEGRADED at 1 user"
+    }
+    many = [level(u, duration_s=1200.0) for u in range(1, 34)]
+    assert broken(found(*many))["points"] == "33 points, the rules ask 7 to 32"
+
+
+def test_what_a_level_has_to_have_for_each_user() -> None:
+    """InferenceX: ten requests of each user after two of warmup."""
+    good = level(4, succeeded=40, warmup=8)
+    assert broken(curve(INFERENCEX, good)) == {}
+    assert broken(curve(INFERENCEX, good, level(64, succeeded=600, warmup=64))) == {
+        "requests": "600 answered requests, the rules ask 640 at 64 users",
+        "warmup": "64 requests of warmup, the rules ask 128 at 64 users",
+    }
+
+
+def test_a_load_test_goes_on_until_it_is_flat_and_leaves_no_level_out() -> None:
+    flat = "throughput rose by less than 5% in two stages in a row"
+    levels = [level(u, duration_s=180.0) for u in (1, 2, 4, 8)]
+    assert broken(curve(AA, *levels, end=flat)) == {}
+    assert broken(curve(AA, *levels[:1], *levels[2:], end="all stages ran")) == {
+        "levels": "no point at 2, the rules ask one",
+        "plateau": "ended: all stages ran, the rules ask to go on until throughput is flat",
+    }
+    assert broken(curve(AA, replace(levels[0], duration_s=179.0), end=flat))["duration"].startswith(
+        "179 s, the rules ask 180"
+    )
+
+
+def test_the_wrong_load_and_too_few_samples() -> None:
+    found = broken(one(SERVER, users=8)[0].validity)
+    assert found["loop"] == "closed loop, the rules ask a schedule of arrivals"
+    assert found["samples"] == "3 requests for p99 at 99% confidence, the rules ask 662 at 8 users"
+    assert found["dataset"].startswith("synthetic prompts, the rules ask the benchmark's dataset")
+    found = broken(one(MLPERF, request_rate=2.0, streaming=False)[0].validity)
+    assert found["loop"] == "open loop, the rules ask a fixed number of requests in flight"
+    assert found["streaming"] == "not streamed, the rules ask streams"
+
+
+def test_another_value_of_what_the_scenario_fixes_is_not_valid() -> None:
+    found = one(INFERENCEX, users=4, scenario_changed=("sweep", "seq-dist"))[0].validity
+    assert broken(found)["options"] == "other values of seq-dist, the rules ask those of the scenario"
+
+
+def test_a_run_without_published_rules_is_neither() -> None:
+    summary, run = one(MLPERF)
+    assert check_validity(summary, replace(run, settings=replace(run.settings, published=None))) is None
+
+
+def test_rules_go_with_the_run(tmp_path: Path) -> None:
+    """A report that is made next year judges by the rules of the run."""
+    from locust_llm.records.storage import read_run, write_run
+
+    write_run(tmp_path, a_run(published=MLPERF))
+    assert read_run(tmp_path).settings.published == MLPERF
+
+
+@pytest.mark.parametrize("rules", [MLPERF, INFERENCEX, AA, SERVER])
+def test_each_says_what_it_is_not_and_what_is_not_checked(rules: PublishedRules) -> None:
+    assert rules.note
+    assert rules.unchecked

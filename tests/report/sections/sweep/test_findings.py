@@ -1,0 +1,195 @@
+"""Stages side by side, from the summaries of runs whose figures can be worked out with a pencil."""
+
+from dataclasses import replace as replaced
+from itertools import repeat
+
+import pytest
+from msgspec.structs import replace
+from support.records import a_run, answered, mixed
+from support.stages import a_stage, steps
+
+from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
+from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.sections.sweep.findings import find_sweep_axis, summarise_sweep
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary import Summary, SweepSummary
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+
+
+def stage(run: Run, number: int, value: float, slowest_ms: float, **other: object) -> tuple[Run, Summary]:
+    one = a_stage(run, number, value, find_sweep_axis(run), **other)
+    records = steps(slowest_ms)
+    return one, summarise_run(collect_columns(records), one, 0, records)
+
+
+def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
+    """Stages of 1, 2, 4, ..., the highest first."""
+    stages = [stage(run, i + 1, 2.0**i, ms, **other) for i, ms in enumerate(slowest_ms)]
+    return summarise_sweep(run, stages[::-1], ["stage 9 is left out."])
+
+
+def test_a_stage_is_a_row() -> None:
+    """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in the measured time."""
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran")
+    found = swept(run, 200, 400, residual=0.02)
+    assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
+    assert found.missing == ("stage 9 is left out.",)
+    assert found.conditions == "ttft < 205ms (the rules on latencies, for each request)"
+    low, high = found.levels  # in the order of their values
+    assert (low.number, low.value, high.number, high.value) == (1, 1, 2, 2)
+    assert (high.users, high.requests, high.succeeded, high.failure_rate) == (2, 40, 40, 0)
+    assert (high.residual, high.why, high.client, high.sound) == (0.02, "stationary", "OK", True)
+    assert high.duration_s == 20
+    assert high.requests_per_s == pytest.approx(2)
+    assert high.output_tokens_per_s == pytest.approx(6)
+    assert high.input_tokens_per_s == pytest.approx(200)
+    assert high.in_flight == pytest.approx((0.205 + 0.03) * 2)
+    assert high.latencies["time_to_first_token"].percentiles[50.0] == pytest.approx(205)
+    assert high.latencies["request_latency"].avg == pytest.approx(235)
+    assert (low.attainment, high.attainment) == (1, 0.5)
+    assert high.goodput_per_s == pytest.approx(1)
+    assert high.goodput_low is not None
+    assert high.goodput_high is not None
+    assert high.goodput_low < 1 < high.goodput_high
+    assert (low.slo_status, high.slo_status) == ("PASS", "FAIL")
+    assert [r.observed for r in high.slos] == [pytest.approx(361)]  # p90 of 10, 20, ... 400
+    assert {knee.rule: knee.value for knee in found.knees}["SLO"] == 1
+    assert found.spread == ()
+
+
+def test_an_open_loop_has_what_it_delivered() -> None:
+    run = a_run(sweep="request-rate=1,2", users=None)
+    one, summary = stage(run, 1, 2.0, 400)
+    one = replace(one, offer=OpenLoopSchedule(due=50, never_started=0, duration_s=20.0, most_users=9))
+    records = steps(400)
+    found = summarise_sweep(run, [(one, summarise_run(collect_columns(records), one, 0, records))])
+    assert found.levels[0].delivered == pytest.approx(0.8)
+    assert found.levels[0].kept_up is False
+    assert {knee.rule: knee.value for knee in found.knees}["saturation"] is None
+    assert found.levels[0].users is None
+    assert summary.steady is not None
+    assert summary.steady.delivered is None
+
+
+def test_repeats_have_a_spread_and_no_knees() -> None:
+    """Medians of 102.5, 205 and 307.5: 205 on average, 102.5 off it."""
+    run = a_run(repeats=3, goodput="time_to_first_token:205")
+    stages = [stage(run, i, i, i * 200, measured_at=None) for i in (1, 2, 3)]
+    found = summarise_sweep(run, stages)
+    assert (found.axis, found.knees, found.findings, found.repeats) == ("repeat", (), (), True)
+    spread = {row.label: row for row in found.spread}
+    assert list(spread) == ["TTFT p50", "TTFT p95", "TTFT p99", "ITL p50", "ITL p95", "Output Token Throughput",
+                            "Request Throughput", "Goodput"]  # fmt: skip
+    ttft = spread["TTFT p50"]
+    assert (ttft.avg, ttft.std, ttft.min, ttft.max, ttft.count) == pytest.approx((205, 102.5, 102.5, 307.5, 3))
+    assert spread["ITL p95"].std == 0
+    one = summarise_sweep(run, stages[:1]).spread[0]
+    assert (one.std, one.count) == (None, 1)
+    assert summarise_sweep(run, []).spread == ()
+
+
+def test_what_stages_differ_in() -> None:
+    assert find_sweep_axis(a_run(sweep=" input-tokens = 1..4")) == "input-tokens"
+    assert find_sweep_axis(a_run(repeats=3)) == "repeat"
+
+
+def test_a_sweep_without_a_stage_concludes_nothing() -> None:
+    found = summarise_sweep(a_run(sweep="concurrency=1,2", slo=("ttft p90 < 1s",)), [])
+    assert found.levels == ()
+    assert all(knee.value is None and "INCONCLUSIVE" in knee.text for knee in found.knees)
+    assert found.findings == ()
+
+
+def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
+    """Two of three chunks came merged with others: the stages have figures, and nothing follows from them."""
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 5ms",), gpus=1), sweep_end="over")
+    stages = []
+    for number, value in enumerate((1.0, 2.0), 1):
+        one = a_stage(run, number, value, "concurrency")
+        records = [replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) for record in steps(200)]
+        stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
+    found = summarise_sweep(run, stages)
+    assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
+    assert [level.slo_status for level in found.levels] == ["INCONCLUSIVE", "INCONCLUSIVE"]
+    assert all(knee.value is None and knee.text.startswith("INCONCLUSIVE") for knee in found.knees)
+    assert "the client verdict is INVALID" in found.knees[0].text
+    assert found.findings == ()
+    assert summarise_run(collect_columns([]), run, sweep=found).slo_status == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("rule", "status"), [("ttft p90 < 5s", "PASS"), ("ttft p90 < 1ms", "FAIL")])
+def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(rule: str, status: str) -> None:
+    """TTFT of 100 to 299 ms, sentinels 32 ms off."""
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=(rule,)), sweep_end="over")
+    off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0,
+        certificate=MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off),
+    )  # fmt: skip
+    stages = []
+    for number, value in enumerate((1.0, 2.0), 1):
+        one = replace(a_stage(run, number, value, "concurrency"), health=(health,))
+        records = [answered(99 + i, 400, 420, sent_at=10.0 + at) for at, i in enumerate(mixed(200), 1)]
+        stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
+    found = summarise_sweep(run, stages)
+    assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
+    assert summarise_run(collect_columns([]), run, sweep=found).slo_status == status
+
+
+# -- a server whose knee is known --------------------------------------------------------------------------------------
+
+STEP_S = 0.1
+SLOTS, PROMPT, OUT = 8, 10, 10
+NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+COST = replaced(LLAMA_8B_H100, model=NOTHING, step_overhead_s=STEP_S, seq_overhead_s=0.0)
+
+
+def virtual(run: Run, number: int, users: int, burnt: bool) -> tuple[Run, Summary]:
+    """A stage in virtual time: eight slots, steps of 0.1 s, a request takes ten of them; so 8 requests/s, and one alone 1 s.
+    Measured from second 10 to second 30."""
+    clock = VirtualClock()
+    config = SchedulerConfig(max_num_batched_tokens=1000, max_num_seqs=SLOTS, kv_tokens=16 * 1024)
+    engine = BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), COST, clock)
+    load = Virtual(clock, engine, keep_tokens=True)
+    load.closed_loop(users, repeat(VirtualRequest(PROMPT, OUT)), stagger_s=STEP_S)
+    records = []
+    for row in load.run(until=40):
+        chunks = [1000 * (at - row.sent_at) for at in row.token_at]
+        phase = "profiling" if 10 <= row.sent_at <= 30 else "warmup"
+        record = answered(*chunks, sent_at=row.sent_at, phase=phase)
+        records.append(replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) if burnt else record)
+    one = a_stage(run, number, users, "concurrency")
+    return one, summarise_run(collect_columns(records), one, 0, records)
+
+
+def virtual_sweep(*, burnt: bool = False) -> SweepSummary:
+    run = a_run(sweep="concurrency=1..32", users=None, slo=("ttft p90 < 350ms",))
+    return summarise_sweep(run, [virtual(run, i + 1, 2**i, burnt) for i in range(6)])
+
+
+def test_the_knee_of_a_server_is_found_where_its_parameters_say() -> None:
+    found = virtual_sweep()
+    assert [level.requests_per_s for level in found.levels] == pytest.approx([1, 2, 4, 8, 8, 8], rel=0.1)
+    assert [level.in_flight for level in found.levels] == pytest.approx([1, 2, 4, 8, 16, 32], rel=0.02)
+    by_rule = {knee.rule: knee for knee in found.knees}
+    assert by_rule["asymptotic"].value == pytest.approx(SLOTS, rel=0.1)
+    assert by_rule["asymptotic"].low is None  # throughput has stopped to rise
+    assert (by_rule["SLO"].value, by_rule["SLO"].high) == (8, 16)
+    assert any(finding.startswith("Beyond concurrency 8 goodput falls") for finding in found.findings)
+    assert any("at the SLO (concurrency 8): 4" in finding for finding in found.findings)  # 480 a minute, or nearly
+
+
+def test_with_a_burnt_client_only_the_rule_is_decided() -> None:
+    """TTFT may be reported too high by so little that the limit lies beyond it."""
+    found = virtual_sweep(burnt=True)
+    assert [level.client for level in found.levels] == ["INVALID"] * 6
+    slo, *others = found.knees
+    assert (slo.value, slo.high) == (8, 16)
+    assert all(knee.value is None and knee.text.startswith("INCONCLUSIVE") for knee in others)
+    assert found.findings == ()

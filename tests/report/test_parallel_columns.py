@@ -1,0 +1,81 @@
+"""The columns of a long file are the same, however many processes read it."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.records import answered, failed
+
+from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record import Record
+from locust_llm.records.storage import RecordFile
+from locust_llm.report import columns
+from locust_llm.report import read_columns as harvest
+from locust_llm.report.columns import collect_columns, join_columns
+
+RECORDS: list[Record] = [
+    *(answered(10.0 + i, 20.0 + 2 * i, name=f"n{i % 3}", model="a" if i < 9 else "b", id=str(i)) for i in range(12)),
+    *(failed("reset", error=f"reset after {i} bytes", id=f"f{i}") for i in range(5)),
+    answered(7, 9, phase="warmup"),
+    failed("http_status", status=500, error="boom 7"),
+    *(failed("reset", error=f"reset after {i} bytes", worker="w2") for i in range(5, 8)),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"".join(format_record_line(record) + b"\n" for record in RECORDS) + b"broken\n")
+    return path
+
+
+def same(found: columns.RequestColumns, expected: columns.RequestColumns) -> None:
+    pd.testing.assert_frame_equal(found.requests, expected.requests)
+    assert set(found.gaps) == set(expected.gaps)
+    for phase, gaps in expected.gaps.items():
+        assert found.gaps[phase].count == gaps.count
+        assert found.gaps[phase].percentiles_ms([0, 50, 99]) == gaps.percentiles_ms([0, 50, 99])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 11, 14, 19, len(RECORDS)])
+def test_joined_parts_are_the_whole(cut: int) -> None:
+    """Messages of one kind are still one, though each part has its own first of them."""
+    same(join_columns([collect_columns(RECORDS[:cut]), collect_columns(RECORDS[cut:])]), collect_columns(RECORDS))
+
+
+def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harvest, "PART", 3000)
+    monkeypatch.setattr(harvest, "usable_cores", lambda: 3)
+    assert len(list(harvest.split_file(path.stat().st_size))) == 3
+    found, broken = harvest.read_columns(path)
+    same(found, collect_columns(RECORDS))
+    assert broken.count == 1
+
+
+def test_a_part_whose_process_fails_is_read_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harvest, "PART", 3000)
+    monkeypatch.setattr(harvest, "usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found, broken = harvest.read_columns(path)
+    same(found, collect_columns(RECORDS))
+    assert broken.count == 1
+
+
+def test_a_short_file_or_none_takes_no_other_process(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvest.subprocess, "Popen", None)
+    same(harvest.read_columns(path)[0], collect_columns(RecordFile(path)))
+    found, broken = harvest.read_columns(tmp_path / "none")
+    assert (len(found.requests), broken.count) == (0, 0)
+
+
+def test_parts_cover_the_file() -> None:
+    assert list(harvest.split_file(0, 4)) == [(0, 0)]
+    assert list(harvest.split_file(harvest.PART * 2 + 1, 8)) == [
+        (0, harvest.PART),
+        (harvest.PART, 2 * harvest.PART + 1),
+    ]
+    assert len(list(harvest.split_file(1 << 40, 64))) == harvest.PROCESSES
+    assert len(list(harvest.split_file(1 << 40, 1))) == 1

@@ -1,0 +1,160 @@
+"""Buffering: streams that were held back on the way, told from those that came as they were made."""
+
+import time
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.records import answered, failed
+
+from locust_llm.records.record import Record
+from locust_llm.server.buffering import DELAYED, LUMPS, SLOT_ANSWERS, TAKEN_BACK, WHOLE, Buffering, classify_buffering
+
+STEADY = answered(*(200 + 20 * number for number in range(20)))
+BURST = answered(*(2000 + number / 100 for number in range(40)))
+QUANTA = answered(*(200 + 40.3 * (number // 2) for number in range(20)))
+FULL = answered(*(200 + 150 * (number // 6) for number in range(24)))
+
+
+def over_time(records: Iterable[Record], per_s: float = 4.0) -> list[tuple[float, str]]:
+    """(seconds after the first answer, line) of every line for the console."""
+    found = Buffering()
+    return [
+        (number / per_s, line)
+        for number, record in enumerate(records)
+        if (line := found.add(replace(record, closed_at=10.0 + number / per_s)))
+    ]
+
+
+def seen(records: Iterable[Record]) -> Buffering:
+    found = Buffering()
+    for record in records:
+        found.add(record)
+    return found
+
+
+@pytest.mark.parametrize(("record", "way"), [(STEADY, ""), (BURST, WHOLE), (QUANTA, DELAYED), (FULL, LUMPS)])
+def test_how_chunks_came(record: Record, way: str) -> None:
+    assert classify_buffering(record) == way
+
+
+def test_forty_tokens_in_a_hundredth_of_a_second_may_be_a_small_model_or_a_cache() -> None:
+    assert classify_buffering(answered(*(9 + number / 100 for number in range(40)))) == ""
+
+
+def test_twenty_five_tokens_a_second_are_no_delayed_acknowledgements() -> None:
+    assert classify_buffering(answered(*(200 + 40 * number for number in range(30)))) == ""
+
+
+def test_a_fast_server_whose_chunks_come_two_to_a_read_is_not_buffered() -> None:
+    """2,400 tokens a second, read every 0.75 ms, and a stall when somebody's prompt comes."""
+    us = [9 + 0.75 * (number // 2) + (300 if number > 30 else 0) for number in range(60)]
+    assert classify_buffering(answered(*us)) == ""
+
+
+def test_what_was_read_late_is_no_proxys_doing() -> None:
+    assert classify_buffering(answered(*(2000 + number / 100 for number in range(40)), read_lag_us=1_500_000)) == ""
+    assert classify_buffering(answered(*(200 + 150 * (number // 6) for number in range(24)), read_lag_us=400_000)) == ""
+
+
+def test_the_remark_names_the_likely_cause() -> None:
+    assert list(seen([STEADY] * 20).remarks()) == []
+    (said,) = seen([BURST] * 20).remarks()
+    assert "20 of 20 answers" in said
+    assert "after up to 2.0 s" in said
+    assert "proxy_buffering" in said
+    (said,) = seen([QUANTA] * 20).remarks()
+    assert "TCP_NODELAY" in said
+    (said,) = seen([FULL] * 20).remarks()
+    assert "4 or more at a time" in said
+
+
+def test_the_alarm_waits_for_ten_seconds_of_evidence() -> None:
+    ((at, line),) = over_time([BURST] * 200)
+    assert (at, line.startswith("WARNING: BUFFERED STREAM: 41 of 41 answers came whole")) == (10.0, True)
+
+
+def test_a_stall_at_the_start_is_no_alarm() -> None:
+    """In the first two seconds everything came together, as a server or this machine had other work."""
+    assert over_time([FULL] * 8 + [STEADY] * 200) == []
+    assert list(seen([replace(FULL, closed_at=10.0 + i / 10) for i in range(8)] + [STEADY] * 9).remarks()) == []
+
+
+def test_an_alarm_that_was_wrong_is_taken_back_once_and_at_the_end() -> None:
+    """For a minute the server was starved, then it was not."""
+    records = [FULL] * 240 + [STEADY] * 1000
+    (_, alarm), (at, line) = over_time(records)
+    assert alarm.startswith("WARNING: BUFFERED STREAM")
+    assert (line.startswith(TAKEN_BACK), 60 < at < 150) == (True, True)
+    found = Buffering()
+    for number, record in enumerate(records):
+        found.add(replace(record, closed_at=10.0 + number / 4))
+    (remark,) = found.remarks()
+    assert remark.startswith(TAKEN_BACK)
+
+
+def test_the_alarm_and_the_end_have_one_criterion() -> None:
+    """What is alarmed and not taken back is in the report, and what is not alarmed is not."""
+    for records in (
+        [BURST] * 100,
+        [FULL, STEADY, STEADY] * 50,
+        [FULL] * 30 + [STEADY] * 70,
+        [STEADY] * 60 + [FULL] * 50,
+    ):
+        found = Buffering()
+        lines = [line for n, one in enumerate(records) if (line := found.add(replace(one, closed_at=10.0 + n / 4)))]
+        assert bool(found.way) == (len(lines) == 1)
+        assert found.way in ("", WHOLE, LUMPS)
+
+
+def test_a_few_large_lumps_among_single_chunks_are_stalls() -> None:
+    """Forty chunks, eight reads: six single ones, and two after stalls of 300 ms."""
+    ms = [200, 220, 240, *[540] * 17, 560, 580, 600, *[900] * 17]
+    assert classify_buffering(answered(*ms)) == ""
+
+
+def test_it_takes_three_of_a_kind_and_half_of_all() -> None:
+    assert seen([BURST] * 2).way == ""
+    assert seen([BURST] * 3).way == WHOLE
+    assert seen([BURST] * 3 + [STEADY] * 4).way == ""
+    assert seen(replace(one, closed_at=12.0) for one in [BURST] * 4 + [STEADY] * 4).way == WHOLE
+
+
+def test_failures_short_answers_and_whole_bodies_say_nothing() -> None:
+    short = answered(2000, 2000, 2000)
+    whole = answered(streamed=False, output_tokens=50)
+    found = seen([failed(chunk_us=BURST.chunk_us), short, whole] * 9)
+    assert (found.answers, found.way, found.tokens_a_chunk, list(found.remarks())) == (0, "", None, [])
+
+
+def test_tokens_a_chunk_by_the_servers_own_count() -> None:
+    ten = answered(*(200 + 90 * number for number in range(5)), output_tokens=41)
+    found = seen([ten] * 3)
+    assert found.tokens_a_chunk == pytest.approx(8.2)
+    assert seen([answered(*range(200, 300, 10), output_tokens=11)]).tokens_a_chunk == pytest.approx(1.1)
+    assert list(seen([answered(*range(200, 400, 20), output_tokens=11)] * 5).remarks()) == []
+    estimated = answered(*range(200, 300, 10), tokens_from="chunks")
+    assert seen([estimated] * 5).tokens_a_chunk is None
+    assert seen([answered(*range(200, 400, 20), output_tokens=20, choices=2)] * 5).tokens_a_chunk is None
+
+
+def test_no_more_than_some_answers_of_each_five_seconds_are_looked_at() -> None:
+    found = seen([STEADY] * SLOT_ANSWERS + [BURST] * 1000)
+    assert (found.answers, found.ways.total()) == (SLOT_ANSWERS, 0)
+
+
+@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted), st.integers(0, 5_000_000))
+def test_no_stream_raises(chunk_us: list[int], read_lag_us: int) -> None:
+    record = answered(chunk_us=tuple(chunk_us), output_tokens=len(chunk_us), read_lag_us=read_lag_us)
+    assert classify_buffering(record) in ("", WHOLE, DELAYED, LUMPS)
+    list(seen([record] * 5).remarks())
+
+
+def test_of_a_long_answer_only_the_beginning_is_looked_at() -> None:
+    """A million chunks in lumps of six; to look at all of them held the master for a quarter of a second."""
+    lumps = tuple(20_000 * (i // 6) for i in range(1_000_000))
+    began = time.thread_time()
+    assert classify_buffering(replace(FULL, chunk_us=lumps)) == LUMPS
+    assert time.thread_time() - began < 0.05

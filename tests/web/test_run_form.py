@@ -1,0 +1,187 @@
+"""The page of a new run: every option of a form once, in its group, with what it depends on; no secret."""
+
+import html
+import re
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.command_line import parse
+from support.web_pages import Page
+
+from locust_llm.locust_adapter import before_load
+from locust_llm.locust_adapter.parsed_options import build_settings
+from locust_llm.locust_adapter.parser import OPTIONS, format_option_example
+from locust_llm.user import LLMUser
+from locust_llm.web.datasets import Datasets
+from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
+from locust_llm.web.run_form import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
+
+
+def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
+    return {group.title: group for group in build_form_groups(page.options, extra, Datasets(None, None), "http://h")}
+
+
+def fields(page: Page, **extra: dict[str, Any]) -> dict[str, FormField]:
+    return {field.name: field for group in form(page, **extra).values() for field in (*group.main, *group.folded)}
+
+
+def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> None:
+    found = [field.name for group in form(pages()).values() for field in (*group.main, *group.folded)]
+    ours = ["user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
+    assert sorted(found) == sorted([*ours, *(option.dest for option in OPTIONS if option.in_form)])
+
+
+def test_groups_are_those_of_a_load_test(pages: Callable[..., Page]) -> None:
+    found = form(pages())
+    assert list(found) == ["Load", "Prompts", "Gate", "Rules", "Server"]
+    load, server = found["Load"], found["Server"]
+    assert [field.name for field in load.main[:3]] == ["user_count", "run_time", "request_rate"]
+    assert [field.name for field in load.main[3:6]] == [
+        "arrival_pattern",
+        "arrival_smoothness",
+        "request_rate_ramp_duration",
+    ]
+    assert [field.name for field in server.main] == ["host", "model"]
+    assert not any(group.unfolded for group in found.values())
+    assert form(pages("--session-turns-mean", "3"))["Prompts"].unfolded
+
+
+def test_what_a_field_depends_on_is_a_field(pages: Callable[..., Page]) -> None:
+    names = set(fields(pages()))
+    assert set(DEPENDS) <= names
+    assert {name.removeprefix("!") for needs in DEPENDS.values() for name in needs} <= names
+    assert set(MAIN) <= names
+
+
+def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> None:
+    rules = ("--slo", "ttft p95 < 1s", "--slo", "itl p95 < 9ms")
+    found = fields(pages("-u", "7", "--output-tokens-mean", "128", "--request-rate", "2.5", *rules))
+    assert (found["output_tokens_mean"].value, found["output_tokens_mean"].default) == ("", "128")
+    assert (found["request_rate"].value, found["user_count"].value) == ("2.5", "7")
+    assert (found["slo"].kind, found["slo"].value) == ("lines", "ttft p95 < 1s\nitl p95 < 9ms")
+    assert (found["streaming"].kind, found["streaming"].value) == ("switch", "true")
+    assert found["arrival_pattern"].choices[0] == ("", "poisson; gamma with --arrival-smoothness")
+    assert ("chat", "chat") in found["slo_preset"].choices
+
+
+# -- the command line is the default of the form -----------------------------------------------------------------------
+
+IN_FORM = [option for option in OPTIONS if option.in_form and not option.repeated and option.dest != "slo"]
+LOCUSTS = {
+    "-u": ("user_count", "5"), "-t": ("run_time", "90"), "-r": ("spawn_rate", "2.5"),
+    "--slo": ("slo", "ttft p95 < 1s"),
+}  # fmt: skip
+
+
+def sent(found: dict[str, FormField]) -> dict[str, str]:
+    """As static/new_run.js has it: nothing of a field that is hidden, of a switch then its default."""
+    on = {name for name, one in found.items() if (one.value == "true" if one.kind == "switch" else one.is_set)}
+    hidden = set[str]()
+    for _ in found:  # until nothing changes
+        for name, one in found.items():
+            met = [(need.strip("!") in on - hidden) != need.startswith("!") for need in one.needs.split()]
+            (hidden.discard if any(met) or not met else hidden.add)(name)
+    return {
+        name: (one.default if one.kind == "switch" else "") if name in hidden else one.value
+        for name, one in found.items()
+    }
+
+
+def launched(*words: str, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """As a run that began by itself left them."""
+    given = parse("--web-host", "127.0.0.1", *words, headless=False)
+    given.autostart = True
+    for name in (
+        "check_options",
+        "survey_servers",
+        "refuse_taken_ports",
+        "raise_open_files",
+        "use_certificates",
+        "use_source_options",
+    ):
+        monkeypatch.setattr(before_load, name, lambda *_, **__: None)
+    monkeypatch.setattr(before_load, "check_options", build_settings)
+    before_load.before_load(given, LLMUser, LLMUser)
+    return given
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["waits", "autostart"])
+@pytest.mark.parametrize("flag", [*LOCUSTS, *(option.flag for option in IN_FORM)])
+def test_each_option_of_the_command_line_is_the_default_of_the_form(
+    flag: str, started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown, and a form that is sent as it came asks for the same settings."""
+    option = next((option for option in IN_FORM if option.flag == flag), None)
+    words = [flag, LOCUSTS[flag][1]] if option is None else [flag, option.example]
+    if option is not None and option.kind is bool:
+        words = [format_option_example(option)]
+    given = launched(*words, monkeypatch=monkeypatch) if started else parse(*words, headless=False)
+    found = {
+        field.name: field
+        for group in build_form_groups(given, {}, Datasets(given.input_file, None), given.host)
+        for field in (*group.main, *group.folded)
+    }
+    shown = found[LOCUSTS[flag][0] if option is None else option.dest]
+    assert shown.is_set or (option is not None and len(option.choices) == 1)
+    if option is None:
+        assert shown.value == LOCUSTS[flag][1]
+    form = sent(found)
+    assert form[shown.name] == shown.value
+    assert form["host"] == given.host
+    again = fill_options(given, form)
+    assert build_settings(again) == build_settings(given)
+    assert read_requested_load(again).spawn_rate == read_requested_load(given).spawn_rate
+
+
+def test_what_the_command_line_set_is_shown_though_what_it_depends_on_is_not(pages: Callable[..., Page]) -> None:
+    found = fields(pages("--sweep", "request-rate=1..4", "--arrival-pattern", "constant", "--replay-speedup", "2"))
+    assert (found["arrival_pattern"].value, found["arrival_pattern"].needs) == ("constant", "request_rate sweep")
+    assert (found["replay_speedup"].value, found["replay_speedup"].needs) == ("2", "")
+    assert fields(pages())["replay_speedup"].needs == "fixed_schedule"
+
+
+def test_flags_of_the_locustfile_are_the_last_group_and_a_secret_one_is_no_field(pages: Callable[..., Page]) -> None:
+    text = {"default_value": "mine", "help_text": "of a locustfile", "choices": None}
+    own = {
+        "my_own": text,
+        "token": {**text, "default_value": "s3cret", "is_secret": True},
+        "twice": {**text, "default_value": True},
+    }
+    page = pages()
+    assert list(form(page, **own))[-1] == "Locustfile"
+    found = fields(page, **own)
+    assert (found["my_own"].value, "token" in found) == ("mine", False)
+    assert (found["twice"].kind, found["twice"].value) == ("switch", "true")
+
+
+def test_each_field_of_the_page_has_a_label_and_its_text(pages: Callable[..., Page]) -> None:
+    text = pages("--model", '"><script>').client.get("/llm/new").text
+    ids = re.findall(r'<(?:input|select|textarea)[^>]* id="?([\w-]+)', text)
+    assert len(ids) == len(set(ids)) > 50
+    assert set(ids) == set(re.findall(r'<label for="?([\w-]+)', text))
+    assert set(re.findall(r'aria-describedby="([\w-]+)"', text)) == set(
+        re.findall(r'<p class=help id="([\w-]+)"', text)
+    )
+    assert "<script>" not in html.unescape(re.sub(r'value="[^"]*"', "", text)).replace("<script src", "")
+
+
+def test_during_a_run_the_form_leads_to_the_live_page(pages: Callable[..., Page], tmp_path: Path) -> None:
+    page = pages("--web-base-path", "/deep")
+    page.view.control = type("Control", (), {"draining": False})()  # type: ignore[assignment]
+    answer = page.client.get("/deep/llm/new")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "../llm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runs", "place"), [(0, "./llm/new"), (1, "./llm")])
+def test_the_address_leads_to_ours_where_the_users_are(runs: int, place: str, pages: Callable[..., Page]) -> None:
+    page = pages("--web-base-path", "/deep", first=True)
+    page.view.runs = runs
+    answer = page.client.get("/deep/")
+    assert (answer.status_code, answer.headers["Location"]) == (302, place)
+    assert "window.templateArgs" in page.client.get("/deep/?tab=stats").text
+    assert "window.templateArgs" in pages().client.get("/").text

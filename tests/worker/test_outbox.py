@@ -1,0 +1,311 @@
+"""The outbox: each record arrives once and unchanged, however many messages are lost, doubled or late."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+
+from locust_llm.records import journal as journals
+from locust_llm.records.journal import Journal, pack_record, read_journal, unpack_record
+from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record
+from locust_llm.wire import messages
+from locust_llm.wire.messages import Records, unpack_to_control
+from locust_llm.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordInbox, RecordOutbox, list_record_frames
+
+
+def record(number: int) -> Record:
+    return Record(id=f"r{number}", clock_offset_s=0.0, due_at=0.0, asked_at=0.0, closed_at=float(number))
+
+
+class Wire:
+    """An outbox on a clock of its own, and what it sent."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sent: list[Records] = []
+        self.outbox = RecordOutbox(self.sent.append, clock=lambda: self.now)
+
+
+def test_a_batch_of_many_bytes_leaves_at_once() -> None:
+    """Of records with a million bytes of stamps each."""
+    wire = Wire()
+    for number in range(4):
+        wire.outbox.add(msgspec.structs.replace(record(number), chunk_us=tuple(range(150_000))))
+    assert [len(batch.packed) for batch in wire.sent] == [2, 2]
+    assert wire.outbox.waiting == 4
+
+
+def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> None:
+    wire, inbox = Wire(), RecordInbox()
+    for number in range(BATCH_RECORDS + 3):
+        wire.outbox.add(record(number))
+    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS]
+    wire.outbox.flush()
+    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS, 3]
+    got = [got for batch in wire.sent for got in inbox.take("w", list_record_frames(batch))]
+    assert got == [record(number) for number in range(BATCH_RECORDS + 3)]
+
+
+def test_only_what_was_not_acknowledged_in_time_is_sent_again() -> None:
+    wire = Wire()
+    for number in range(2):
+        wire.outbox.add(record(number))
+        wire.outbox.flush()
+    assert [batch.number for batch in wire.sent] == [1, 2]
+    wire.outbox.acknowledged(2)
+    wire.now += RESEND_AFTER_S
+    wire.outbox.flush()
+    assert len(wire.sent) == 2
+    wire.now += 0.1
+    wire.outbox.flush()
+    wire.outbox.flush()
+    assert [batch.number for batch in wire.sent] == [1, 2, 1]  # of the first record in it
+    assert wire.sent[2] == wire.sent[0]
+
+
+def test_waiting_counts_records_until_the_master_is_known_to_have_them() -> None:
+    wire = Wire()
+    counts = [wire.outbox.waiting]
+    for step in (
+        lambda: wire.outbox.add(record(0)),
+        lambda: wire.outbox.add(record(1)),
+        wire.outbox.flush,
+        lambda: wire.outbox.add(record(2)),
+        wire.outbox.flush,
+        lambda: wire.outbox.acknowledged(1),
+        lambda: wire.outbox.acknowledged(1),
+        lambda: wire.outbox.acknowledged(99),
+        lambda: wire.outbox.acknowledged(3),  # the first record of the second batch
+    ):
+        step()
+        counts.append(wire.outbox.waiting)
+    assert counts == [0, 1, 2, 2, 3, 3, 1, 1, 1, 0]
+
+
+def test_a_flush_of_nothing_sends_nothing() -> None:
+    wire = Wire()
+    wire.outbox.flush()
+    assert wire.sent == []
+
+
+def test_the_numbers_of_two_workers_are_not_mixed_up() -> None:
+    inbox, wires = RecordInbox(), {"a": Wire(), "b": Wire()}
+    for number, wire in enumerate(wires.values()):
+        wire.outbox.add(record(number))
+        wire.outbox.flush()
+    assert [inbox.take(name, list_record_frames(wire.sent[0])) for name, wire in wires.items()] == [
+        [record(0)],
+        [record(1)],
+    ]
+    assert inbox.take("a", list_record_frames(wires["a"].sent[0])) == []
+
+
+def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
+    wire, inbox = Wire(), RecordInbox()
+    for number in range(2):
+        wire.outbox.add(record(number))
+    wire.outbox.flush()
+    first, second = wire.sent[0].packed
+    for broken in (second[:-1], second[:3], b"", second[:4] + b"x" + second[5:]):
+        with pytest.raises(ValueError):  # noqa: PT011  one of struct, array or msgspec
+            inbox.take("w", [(1, first), (2, broken)])
+    assert inbox.take("w", list_record_frames(wire.sent[0])) == [record(0), record(1)]
+
+
+def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
+    def size(*chunk_us: int) -> int:
+        return len(pack_record(msgspec.structs.replace(record(0), chunk_us=chunk_us)))
+
+    assert size(*range(100)) - size() == 400
+    assert size(*range(99), 2**32 - 1) - size() == 400
+    assert size(*range(99), 2**32) - size() == 800  # beyond 71 minutes
+
+
+def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
+    """A master that unpacked three million would stand still for half a second."""
+    most = msgspec.structs.replace(record(0), chunk_us=(0,) * (2 * MOST_CHUNKS))
+    assert unpack_record(pack_record(most)) == most
+    for longer in (
+        msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1)),
+        msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000),
+    ):
+        with pytest.raises(ValueError, match="more chunks than an answer may have"):
+            unpack_record(pack_record(longer))
+
+
+# -- on the worker's own disk ------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_twice(tmp_path: Path) -> None:
+    wire, inbox = Wire(), RecordInbox()
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
+    for number in range(6):
+        wire.outbox.add(record(number))
+        if number in (1, 3):
+            wire.outbox.flush()
+    wire.outbox.count(9, 4, 3)
+    _, second = wire.sent
+    assert inbox.take("w", list_record_frames(second)) == [record(2), record(3)]
+    found = read_journal(tmp_path / "run" / "w")  # the process is killed here
+    assert found is not None
+    assert (found.admitted, found.begun, found.ended) == (9, 4, 3)
+    assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
+    assert inbox.take("w", found.frames) == inbox.take("w", list_record_frames(wire.sent[0])) == []
+    assert wire.outbox.undelivered() == [record(number) for number in range(6)]
+
+
+def test_a_journal_is_gone_when_all_is_delivered_and_stays_when_not(tmp_path: Path) -> None:
+    wire = Wire()
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
+    wire.outbox.add(record(0))
+    wire.outbox.flush()
+    wire.outbox.acknowledged(1)
+    wire.outbox.close(keep=False)
+    assert (list(tmp_path.iterdir()), wire.outbox.kept) == ([], None)
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
+    wire.outbox.add(record(1))
+    assert wire.outbox.undelivered() == [record(1)]  # of this run
+    wire.outbox.close(keep=True)
+    assert wire.outbox.kept == tmp_path / "run" / "w"
+    assert len(read_journal(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
+
+
+def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "EMPTY_AT", 1000)
+    wire, path = Wire(), tmp_path / "w"
+    wire.outbox.begin(Journal(path))
+    for number in range(50):
+        wire.outbox.add(record(number))
+        wire.outbox.flush()
+        wire.outbox.acknowledged(number + 1)
+    assert path.stat().st_size < 1200
+    wire.outbox.add(record(50))
+    found = read_journal(path)
+    assert found is not None
+    assert found.frames[-1] == (51, pack_record(record(50)))
+
+
+def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "w")
+    for serial in (1, 2):
+        journal.add(serial, pack_record(record(serial)))
+    data = (tmp_path / "w").read_bytes()
+    first_ends = 24 + (len(data) - 24) // 2
+    for length in range(len(data)):
+        (tmp_path / "w").write_bytes(data[:length])
+        found = read_journal(tmp_path / "w")
+        assert found is not None
+        assert [unpack_record(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
+    assert read_journal(tmp_path / "nothing") is None
+
+
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire()
+    wire.outbox.begin(Journal(tmp_path / "w"))
+
+    def full(*what: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journals.os, "pwrite", full)
+    wire.outbox.add(record(0))
+    wire.outbox.count(1, 1, 1)
+    wire.outbox.flush()
+    assert len(wire.sent[0].packed) == 1
+
+
+STAMPS = st.floats(0, 2**36, allow_nan=False)
+COUNTS = st.none() | st.integers(0, 2**40)
+RECORDS = st.builds(
+    Record,
+    id=st.text(max_size=5),
+    worker=st.text(max_size=5),
+    user=st.integers(0, 10),
+    clock_offset_s=STAMPS,
+    due_at=STAMPS,
+    asked_at=STAMPS,
+    admitted_at=st.none() | STAMPS,
+    sent_at=st.none() | STAMPS,
+    freed_at=st.none() | STAMPS,
+    closed_at=STAMPS,
+    chunk_us=st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
+    merged=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**40)), max_size=3).map(tuple),
+    outcome=st.sampled_from([OK, *FAILURES]),
+    error=st.text(max_size=8),
+    streamed=st.booleans(),
+    input_tokens=COUNTS,
+    output_tokens=COUNTS,
+    connect_s=st.none() | STAMPS,
+    limit=st.none() | st.integers(0, 100),
+)
+
+
+@given(RECORDS)
+def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
+    """Packed as it is sent."""
+    wire = Wire()
+    wire.outbox.add(sent)
+    wire.outbox.flush()
+    _, batch, _ = unpack_to_control(messages.pack_message(1, wire.sent[0]))
+    assert isinstance(batch, Records)
+    (came,) = RecordInbox().take("w", list_record_frames(batch))
+    assert came == sent
+    assert [type(value) for value in msgspec.structs.astuple(came)] == [
+        type(value) for value in msgspec.structs.astuple(sent)
+    ]
+
+
+STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", "lose"]), st.integers(0, 20))
+
+
+@examples(300)
+@given(st.lists(STEPS, min_size=10, max_size=120))
+def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]]) -> None:
+    """Two workers; messages of both ways are delivered in any order, twice, or never."""
+    inbox, wires, came = RecordInbox(), {"a": Wire(), "b": Wire()}, []
+    under_way: list[tuple[str, Records | int]] = []  # a batch to the master, or the number of one back
+    added = 0
+
+    def collect() -> None:
+        for name, wire in wires.items():
+            under_way.extend((name, batch) for batch in wire.sent)
+            wire.sent.clear()
+
+    def deliver(message: tuple[str, Records | int]) -> None:
+        name, batch = message
+        if isinstance(batch, int):
+            wires[name].outbox.acknowledged(batch)
+        else:
+            came.extend(inbox.take(name, list_record_frames(batch)))
+            under_way.append((name, batch.number))
+
+    for action, which in steps:
+        wire = wires["ab"[which % 2]]
+        if action == "add":
+            wire.outbox.add(record(added))
+            added += 1
+        elif action == "flush":
+            wire.outbox.flush()
+        elif action == "wait":
+            wire.now += which
+        elif under_way:
+            place = which % len(under_way)
+            if action != "lose":
+                deliver(under_way[place])
+            if action != "double":
+                del under_way[place]
+        collect()
+    rounds = 0
+    while any(wire.outbox.waiting for wire in wires.values()):  # from here on nothing is lost
+        rounds += 1
+        assert rounds < 4
+        for wire in wires.values():
+            wire.now += RESEND_AFTER_S + 1
+            wire.outbox.flush()
+        collect()
+        while under_way:
+            deliver(under_way.pop())
+    assert sorted(record.closed_at for record in came) == list(range(added))

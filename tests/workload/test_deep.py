@@ -1,0 +1,68 @@
+"""What a user hands over may be nested without end: each place says so in one sentence, in a moment."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from locust_llm.lab.twin import file as twin
+from locust_llm.settings import scenario
+from locust_llm.settings.extra_inputs import parse_extra_inputs
+from locust_llm.slo.grammar import parse_goodput, parse_rule
+from locust_llm.slo.rules import resolve_rules, validate_rules
+from locust_llm.workload import answer_schema as schema
+from locust_llm.workload import arrivals, lengths
+
+DEEP = 100_000
+BOUND_S = 5.0
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "one.toml"
+    path.write_text(text)
+    return path
+
+
+SCHEMA = '{"type": "object", "properties": {"a": '
+TOOL = '[{"type": "function", "function": {"name": "f", "parameters": %s}}]'
+TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
+    "rates": (lambda folder, text: arrivals.parse_rate_series(text), "[" * DEEP),
+    "lengths": (lambda folder, text: lengths.parse_length_mix(text), '{"pairs": ' + "[" * DEEP),
+    "extra inputs": (lambda folder, text: parse_extra_inputs(text), '{"a": ' + "[" * DEEP),
+    "tools": (lambda folder, text: schema.read_tools_file(str(written(folder, text))), "[" * DEEP),
+    "a schema that JSON may hold": (
+        lambda folder, text: schema.read_tools_file(str(written(folder, text))), TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
+    ),
+    "a list in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
+    "a key in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a" + ".a" * DEEP + " = 1"),
+    "a table in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
+    "a list in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a = " + "[" * DEEP),
+    "a key in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a" + ".a" * DEEP + " = 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_it_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
+    read, text = TEXTS[what]
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"nested too deeply|takes JSON|a mix of lengths") as refused:
+        read(tmp_path, text)
+    assert time.monotonic() - began < BOUND_S
+    assert "recursion" not in str(refused.value)
+    assert len(str(refused.value)) < 1_000
+
+
+def test_a_rule_has_a_hundred_conditions_at_most() -> None:
+    rule = "attainment >= 99% given " + " and ".join(["ttft < 1s"] * 100)
+    assert len(parse_rule(rule).given) == 100
+    with pytest.raises(ValueError, match="it has 600 conditions, and at most 100 are possible"):
+        parse_rule("attainment >= 99% given " + " and ".join(["ttft < 1s"] * 600))
+    with pytest.raises(ValueError, match="it has 50,000 limits, and at most 100 are possible"):
+        parse_goodput(" ".join(["time_to_first_token:300"] * 50_000))
+
+
+def test_there_are_a_thousand_rules_at_most() -> None:
+    (why,) = validate_rules(resolve_rules([f"ttft p95 < {number}ms" for number in range(1, 1_002)], None, None))
+    assert why == "there are 1,001 SLO rules, and at most 1,000 are possible"
+    assert not list(validate_rules(resolve_rules(["ttft p95 < 1s"] * 1_000, None, None)))
