@@ -21,6 +21,7 @@ from locust_llm.client.connection import SO_TIMESTAMPNS
 from .kernel_clock import measure_clock_offset_ns
 
 _socket: Final = get_original("socket", "socket")
+_sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _allocate_lock: Final = get_original("_thread", "allocate_lock")
 _POLLIN: Final = 1
@@ -30,25 +31,34 @@ READ_BYTES: Final = 65_536
 CONTROL_BYTES: Final = 64
 _timespec: Final = Struct("qq")
 CLOSED: Final = -1
+HEADER_BYTES: Final = 5
+SHORT_RECORD: Final = 64
+"""Of TLS, as in _reader.c."""
+NAP_S: Final = 0.0005
+"""How long the thread sleeps after a round, when it has many streams and the kernel stamps what comes meanwhile: waking it
+costs more than a read."""
+NAP_STREAMS: Final = 32
 
 
 class _Stream:
     """What came of one answer, and was not taken."""
 
     __slots__ = (
-        "bad_stamps", "bytes", "calm", "chunked", "data", "end", "fd", "lag_ns", "left_since_ns", "most", "patience_ns",
-        "paused", "queued", "read_ns", "removed", "sent_ns", "since", "sock", "stamp_ns", "stamps", "unstamped", "waits",
+        "bad_stamps", "bytes", "calm", "chunked", "data", "end", "fd", "lag_ns", "left_since_ns", "longest", "most",
+        "patience_ns", "paused", "queued", "read_ns", "removed", "sent_ns", "since", "sock", "stamp_ns", "stamps", "tls",
+        "unstamped", "unusual", "waits",
     )  # fmt: skip
 
-    def __init__(self, fd: int, sent_ns: int) -> None:
-        self.fd = fd
+    def __init__(self, fd: int, sent_ns: int, tls: bool) -> None:
+        self.fd, self.tls = fd, tls
         self.sock: Any = _socket(fileno=fd)
         self.sent_ns = sent_ns
         self.stamps, self.since, self.data = array("q"), array("q"), list[bytes]()
         self.bytes = self.end = self.read_ns = self.stamp_ns = self.left_since_ns = self.lag_ns = 0
         self.unstamped = self.bad_stamps = 0
         self.calm = self.chunked = self.paused = self.queued = self.waits = self.removed = False
-        self.most = self.patience_ns = 0
+        self.most = self.patience_ns = self.longest = 0
+        self.unusual = False
 
 
 class PythonReader:
@@ -68,6 +78,8 @@ class PythonReader:
         """What is there now, and is not read yet, came after it."""
         self._failure: BaseException | None = None
         self._stopped = False
+        self._stamps = True
+        """The kernel stamps all that comes."""
         self.event_fd, self._event = _pipe()
         self._woken, self._wake = _pipe()
         self._notified = False
@@ -80,7 +92,7 @@ class PythonReader:
     def add(self, fd: int, sent_ns: int, awaited: bool, tls: bool, /) -> None:
         if fd in self._streams:
             raise ValueError(f"the descriptor {fd} cannot be added")
-        stream = _Stream(fd, sent_ns)
+        stream = _Stream(fd, sent_ns, tls)
         try:
             self._poll.register(fd, _POLLIN)
         except BaseException:
@@ -107,7 +119,8 @@ class PythonReader:
                 self._poll.register(fd, _POLLIN)
                 self._wake_up()
         return (
-            stamps.tobytes(), since.tobytes(), data, stream.end, stream.unstamped, stream.bad_stamps, stream.lag_ns, False
+            stamps.tobytes(), since.tobytes(), data, stream.end, stream.unstamped, stream.bad_stamps, stream.lag_ns,
+            stream.unusual,
         )  # fmt: skip
 
     def newest(self, fd: int, /) -> int:
@@ -198,6 +211,8 @@ class PythonReader:
         self.behind_ns = 0
         with self._lock:
             self._enqueue_waiting(time.monotonic_ns())
+        if self._stamps and len(self._streams) >= NAP_STREAMS:
+            _sleep(NAP_S)
 
     def _read(self, stream: _Stream, begun_ns: int, offset_ns: int) -> None:
         since_ns = stream.left_since_ns or max(self._since_ns, stream.read_ns)
@@ -236,6 +251,7 @@ class PythonReader:
                 stream.bad_stamps += 1
             elif some:  # the end of a connection has no stamp
                 stream.unstamped += 1
+                self._stamps = False  # this thread's clock is all there is: no time to sleep
         self.behind_ns = now - stamp_ns
         stream.lag_ns = max(stream.lag_ns, self.behind_ns)
         stream.stamp_ns = stamp_ns
@@ -248,12 +264,23 @@ class PythonReader:
 
     def _show(self, stream: _Stream, data: bytes) -> None:
         """A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only the parser knows."""
-        ends = stream.chunked and (len(data) < 5 or data.endswith(b"0\r\n\r\n"))
+        if stream.tls:
+            ends = stream.unusual = stream.calm and self._is_unusual(stream, data)
+        else:
+            ends = stream.chunked and (len(data) < 5 or data.endswith(b"0\r\n\r\n"))
         if ends or not stream.calm or stream.bytes > stream.most:
             self._enqueue(stream)
         elif stream.patience_ns and not stream.waits and (not stream.chunked or data.find(b"\r\n\r\n") >= 0):
             stream.waits = True
             self._waiting.append((time.monotonic_ns() + stream.patience_ns, stream))
+
+    def _is_unusual(self, stream: _Stream, data: bytes) -> bool:
+        """Not one record, whole and as long as others: only such a read is no end."""
+        size = int.from_bytes(data[3:HEADER_BYTES], "big")
+        usual = len(data) == HEADER_BYTES + size and SHORT_RECORD < size <= stream.longest
+        if len(data) == HEADER_BYTES + size:
+            stream.longest = max(stream.longest, size)
+        return not usual
 
     def _unregister(self, stream: _Stream) -> None:
         with suppress(KeyError, OSError):  # it was before

@@ -187,6 +187,8 @@ class StreamReader:
 
     def _look_into_due(self) -> None:
         """The loop comes back while there are more."""
+        if self._plain_events is None:  # the thread in Python, which needs the lock for each read
+            self.give_way()
         until_ns = time.monotonic_ns() + LOOKS_NS
         for _ in range(LOOKS):
             fd = self._thread.next()
