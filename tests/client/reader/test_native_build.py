@@ -23,7 +23,7 @@ exec cc "$@"
 def build(folder: Path, **environment: str) -> Path:
     """The shared object, made from a copy of what setup.py reads."""
     source = folder / "source"
-    native = Path("locust_llm") / "client" / "native"
+    native = Path("locust_llm") / "client" / "reader"
     shutil.copytree(ROOT / native, source / native, ignore=shutil.ignore_patterns("*.so"))
     for name in ("setup.py", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)

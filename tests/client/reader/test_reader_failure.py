@@ -58,7 +58,7 @@ BOTH = [
     ("_look", interrupts),
 ]
 OWN: dict[str, list[tuple[str, Any]]] = {
-    "python": [("_read", interrupts), ("wall_minus_monotonic_ns", fails)],
+    "python": [("_read", interrupts), ("measure_clock_offset_ns", fails)],
     "native": [],
 }
 """In the thread."""
