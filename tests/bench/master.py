@@ -21,6 +21,7 @@ from load import CHAT
 
 from locust_llm.demo import start_simulator
 from locust_llm.gate.messages import GateStatus, Share
+from locust_llm.records.message import ControlMessage as LlmMessage
 from locust_llm.records.record import Record
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.messages import (
@@ -37,7 +38,6 @@ from locust_llm.wire.messages import (
     Status,
     unpack_to_worker,
 )
-from locust_llm.wire.messages import Message as LlmMessage
 from locust_llm.wire.messages import pack_message as pack_message
 from locust_llm.worker.outbox import BATCH_RECORDS, pack_record
 

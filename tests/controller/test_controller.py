@@ -943,7 +943,7 @@ def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(begun: Any, monke
     def breaks(self: Any, limit: int | None) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr("locust_llm.gate.shares.Shares.set_limit", breaks)
+    monkeypatch.setattr("locust_llm.gate.shares.GateShares.set_limit", breaks)
     runner = Master("a")
     control = begun(runner, prefill_concurrency=4)
     turn()

@@ -168,7 +168,7 @@ def test_run_json_can_be_written_before_the_load(tmp_path: Path) -> None:
 def test_report_needs_no_locust(folder: Path) -> None:
     write_reports(folder, a_run())
     code = (
-        "import sys; from locust_llm.report import build; build.remake(sys.argv[1]); "
+        "import sys; from locust_llm.report import build; build.remake_reports(sys.argv[1]); "
         "assert not {'locust', 'gevent', 'requests', 'flask'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=Path(report.__file__).parents[2])

@@ -209,14 +209,14 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("module", "name", "file", "there"),
     [
-        (drawing, "drawing", "timeline.svg could not be made", ("report.html", "summary.md", "junit.xml")),
-        (report, "scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
-        (report.exports, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
-        (report.exports, "summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
-        (page, "over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
-        (page, "distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),
-        (report, "page", "report.html could not be made", ("summary.md", "junit.xml")),
-        (report, "interference", "the interference of prefills with decodes could not", ("report.html", "junit.xml")),
+        (drawing, "draw_timeline_svg", "timeline.svg could not be made", ("report.html", "summary.md", "junit.xml")),
+        (report, "find_scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
+        (report.exports, "export_junit_xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
+        (report.exports, "export_summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
+        (page, "plot_rates_over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
+        (page, "plot_distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),
+        (report, "render_report_page", "report.html could not be made", ("summary.md", "junit.xml")),
+        (report, "measure_interference", "the interference of prefills with decodes could not", ("report.html", "junit.xml")),
     ],
 )  # fmt: skip
 def test_an_extra_that_fails_is_one_line(

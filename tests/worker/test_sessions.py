@@ -67,7 +67,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
         return real(self, permit, turn, *rest)
 
     def answer(self: module.RequestSender, record: Record) -> Any:
-        found = module.answered(record, [], {"content": self.line.says})  # type: ignore[attr-defined]
+        found = module.build_answer(record, [], {"content": self.line.says})  # type: ignore[attr-defined]
         return found
 
     monkeypatch.setattr(module, "encode_request_pieces", body)

@@ -144,7 +144,7 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
     def broken(batch: Any) -> bool:
         raise RuntimeError("no way")
 
-    monkeypatch.setattr("locust_llm.integrations.otel.process.exporter", lambda *how: broken)
+    monkeypatch.setattr("locust_llm.integrations.otel.process.make_exporter", lambda *how: broken)
     sending = TelemetryExporter(ABOUT, {})
     sending.add(record(outcome="reset"))
     counts = sending.end()
