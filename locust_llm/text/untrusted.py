@@ -230,7 +230,8 @@ def strip_control_characters(text: str, *, lines: bool = False) -> str:
 
 def defuse_ci_commands(text: str) -> str:
     """With a blank in each part that the CI of a job would take for a command."""
-    return _NO_COLOUR.sub("", _COMMANDS.sub(lambda found: f"{found.group()} ", text))
+    without_escapes = _NO_COLOUR.sub("", text)  # first: what stands around one may be a command without it
+    return _COMMANDS.sub(lambda found: f"{found.group()} ", without_escapes)
 
 
 def _character(sign: str) -> str:
