@@ -34,6 +34,7 @@ def commands_in(text: str) -> list[str]:
 
 @given(PIECES)
 @example(["##vs", "o["])
+@example(["##", "\x1b[0Ksection_start:1:a\r\x1b[0K"])
 @example(["  ", ":", ":error::x"])
 @example(["y" * 100, "##", "[", "x\r", "::stop"])
 def test_no_line_is_a_command(pieces: list[str]) -> None:
