@@ -1,4 +1,4 @@
-"""The door: the ``locust-llm`` command."""
+"""Main: the ``locust-llm`` command."""
 
 import _signal  # type: ignore[import-not-found]  # of which signal is made: this is there at once
 import os

@@ -1,4 +1,4 @@
-"""Sources: the addresses of --source-ip, which connections leave from: read, and checked before any load."""
+"""Source addresses: the addresses of --source-ip, which connections leave from: read, and checked before any load."""
 
 import os
 import socket

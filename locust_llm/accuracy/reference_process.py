@@ -1,4 +1,4 @@
-"""The truth server as a process of its own: started without a fork of this one, over when this one lets go of it."""
+"""Reference process: the reference server as a process of its own, started without a fork of this one, over when this one lets go of it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The truth server: streams chunks, and ends each stream with the moments just before and just after each of its sends.
+"""Reference server: streams chunks, and ends each stream with the moments just before and just after each of its sends.
 
 ``python -I -S reference_server.py GAP_MS SPREAD [CERTIFICATE]``, with a listening socket as descriptor 0, as inetd(8) would start it,
 and the end of a pipe as descriptor 1: when nobody has the other end any more, it is over. Standard library only.

@@ -1,4 +1,4 @@
-"""Stream: one response as its bytes arrive; stamps first, everything else when there is time.
+"""Response: one response as its bytes arrive; stamps first, everything else when there is time.
 
 Until the first chunk with content each read is looked into soon, because a slot of the gate is waiting for it. After
 that a read costs a few appends and one look for the end; what came is decoded at the end, or when

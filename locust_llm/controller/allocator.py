@@ -1,4 +1,4 @@
-"""The work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
+"""Allocator: the work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Abort: the rules of a run held against what has come so far, to end a run that is certainly broken.
+"""Early stop: the rules of a run held against what has come so far, to end a run that is certainly broken.
 
 A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
 That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``. Requests are correlated:

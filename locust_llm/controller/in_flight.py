@@ -1,4 +1,4 @@
-"""Sends: how many of the requests that were sent are still under way, and which of the others may be counted.
+"""In flight: how many of the requests that were sent are still under way, and which of the others may be counted.
 
 A failure may be over in a millisecond and an answer in a minute, so among the requests that are over too many have failed.
 What is asked of a server holds of the requests that were sent, so these are looked at in the order of their sends: a record

@@ -1,4 +1,4 @@
-"""The timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
+"""Schedule: the timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, repeat

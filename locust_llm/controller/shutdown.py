@@ -1,4 +1,4 @@
-"""The end of a run: as Locust ends one, and until every process has handed over what it had."""
+"""Shutdown: the end of a run: as Locust ends one, and until every process has handed over what it had."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The processes that send: who takes part, what each has of the work of the run, and what is lost with one."""
+"""Workers: the processes that send: who takes part, what each has of the work of the run, and what is lost with one."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Spool: lines on their way to a file; what the disk does not take stays in memory, and is tried again.
+"""Buffered file: lines on their way to a file; what the disk does not take stays in memory, and is tried again.
 
 A flush that is broken off by a full disk goes on at the byte where it stopped, so there is never more than one line that is
 not whole, the last one.

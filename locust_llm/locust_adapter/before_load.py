@@ -54,7 +54,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
         ",".join(settings.addresses) or options.host
     )  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
-        options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see phase_runner.py
+        options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see controller/phases.py
         options.llm_users = options.num_users  # before Locust makes it 1
         options.num_users = settings.first_users  # Locust lets users go only when their tasks end
         if _ends_by_itself(settings, options):

@@ -1,4 +1,4 @@
-"""The command line: our flags on Locust's parser, its namespace to Settings, and a clear no before any load.
+"""Parsed options: our flags on Locust's parser, its namespace to Settings, and a clear no before any load.
 
 A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and its forks
 (``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.

@@ -1,4 +1,4 @@
-"""Flags: the declared options on Locust's parser, in groups before its own, their values, and what an unknown one means."""
+"""Parser: the declared options on Locust's parser, in groups before its own, their values, and what an unknown one means."""
 
 import difflib
 import os

@@ -1,4 +1,4 @@
-"""Withheld: what of the options stays in this process, where Locust sends them all to whoever joins as a worker: secrets.
+"""Secrets: what of the options stays in this process, where Locust sends them all to whoever joins as a worker: secrets.
 
 Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is read where it is used:
 each worker has the environment variable, the file or the flag itself, and sends only the names of those that it has.

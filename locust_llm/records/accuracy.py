@@ -1,4 +1,4 @@
-"""Certificate: how far the times that are reported lie from the true ones, on streams whose send times are known.
+"""Accuracy: how far the times that are reported lie from the true ones, on streams whose send times are known.
 
 The truth of a send is an interval, so a difference is one too; what counts of it is the end further from zero. Two kinds are
 kept apart: from the send of a request to a chunk (TTFT), and between two chunks of a stream (gaps).

@@ -1,4 +1,4 @@
-"""The folder of a run: records, run.json, and files written whole or not at all."""
+"""Storage: the folder of a run: records, run.json, and files written whole or not at all."""
 
 import math
 import os

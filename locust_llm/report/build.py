@@ -1,4 +1,4 @@
-"""Report: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames.
+"""Build: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames.
 
 The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What they came to is made
 again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.

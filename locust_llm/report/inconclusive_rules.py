@@ -1,4 +1,4 @@
-"""Undecided: which rules the records of a run leave open so far. A process of its own asks it while the run is on.
+"""Inconclusive rules: which rules the records of a run leave open so far. A process of its own asks it while the run is on.
 
 ``python -m locust_llm.report.inconclusive_rules FOLDER`` reads what is known of the run as JSON from stdin, the records from FOLDER,
 and answers with JSON on stdout. It writes nothing.

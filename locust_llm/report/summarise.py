@@ -1,4 +1,4 @@
-"""Metrics: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
+"""Summarise: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
 
 import math
 from collections import Counter

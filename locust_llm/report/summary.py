@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     at_least: dict[float, float] = {}
     """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
     plus_minus: dict[float, tuple[float, float]] = {}
-    """By how much the true percentile may be lower, and by how much higher: see plus_minus.py. Empty: nobody knows."""
+    """By how much the true percentile may be lower, and by how much higher: see report/sections/measurement_uncertainty.py. Empty: nobody knows."""
     intervals: dict[float, tuple[float, float]] = {}
     """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this run."""
 

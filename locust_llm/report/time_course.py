@@ -1,4 +1,4 @@
-"""In force: how many users there were, and which prefill limit held, over the time of a run rather than at its start."""
+"""Time course: how many users there were, and which prefill limit held, over the time of a run rather than at its start."""
 
 from collections.abc import Sequence
 from itertools import pairwise

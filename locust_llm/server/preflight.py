@@ -1,4 +1,4 @@
-"""Sockets: does this machine have the open files and the ports for so many connections to one server?
+"""Preflight: does this machine have the open files and the ports for so many connections to one server?
 
 A user keeps its connection from request to request, so a run of N users needs N of them at once; what is missing shows as
 failed connections in the middle of a run, which look like the server's fault.

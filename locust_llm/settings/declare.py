@@ -1,4 +1,4 @@
-"""Option: the one declaration of a setting; flag, environment variable, range check, form field and docs derive from it.
+"""Declare: the one declaration of a setting; flag, environment variable, range check, form field and docs derive from it.
 
 A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5", range=POSITIVE)] = None``.
 Name, type and default are the field's own.

@@ -199,7 +199,7 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
     if e.loop_lag_p99_ms is not None:
         yield HealthSignal(LOOP_LAG, e.loop_lag_p99_ms, " ms", SignalLimit(250.0))
     if e.cpu_share is not None:
-        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
+        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see report/sections/notes.py
         yield HealthSignal(
             "CPU (of a core)", e.cpu_share * 100, "%", SignalLimit(FULL_CORE * 100), explains=True, decides=False
         )

@@ -1,4 +1,4 @@
-"""Doubt: which metrics each signal of the client verdict makes uncertain, and in which direction they may be wrong.
+"""Measurement bias: which metrics each signal of the client verdict makes uncertain, and in which direction they may be wrong.
 
 What a signal does not touch is judged as if it were not there. Where an error could only move a figure further to the side
 of the limit on which it is, the rule stays decided: a TTFT that may be reported too high cannot void a PASS of

@@ -1,4 +1,4 @@
-"""Reading: the reader that a run is judged by: how soon the first token is expected, and at which pace the others."""
+"""Reading pace: the reader that a run is judged by: how soon the first token is expected, and at which pace the others."""
 
 from typing import Final, NamedTuple
 

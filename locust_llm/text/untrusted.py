@@ -1,4 +1,4 @@
-"""Foreign text: text from a server or a library, made safe to show: bounded, printable, without the secrets of the run.
+"""Untrusted: text from a server or a library, made safe to show: bounded, printable, without the secrets of the run.
 
 ``shown`` is the one entry, before console, log, records, tables and pages. ``harmless`` is for the log of a CI job.
 """

@@ -1,4 +1,4 @@
-"""Web: this library in Locust's web UI: the form of a run, the live page, reports of past runs, a tab of figures.
+"""Routes: this library in Locust's web UI: the form of a run, the live page, reports of past runs, a tab of figures.
 
 Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask; docs/architecture.md names the two
 functions that are replaced. All is behind Locust's login.

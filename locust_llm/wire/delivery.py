@@ -1,4 +1,4 @@
-"""Post: messages that must come, in their order and once, between the control and one process that sends.
+"""Delivery: messages that must come, in their order and once, between the control and one process that sends.
 
 Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So these messages are
 numbered; a status and its answer say how far the other end has come, and what stays away is sent again, with all that

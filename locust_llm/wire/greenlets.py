@@ -1,4 +1,4 @@
-"""Guarded: a greenlet without which a run would have no end; when it fails, the run does.
+"""Greenlets: one without which a run would have no end; when it fails, the run does.
 
 A plain ``gevent.spawn`` is left where the end itself runs (a signal, the drain, the report, quit): when that fails, there is
 no further end to begin. Elsewhere a comment has the reason.

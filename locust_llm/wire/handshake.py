@@ -1,4 +1,4 @@
-"""The greeting of a worker: one with another version, another locustfile or without the master's secrets is refused."""
+"""Handshake: the greeting of a worker: one with another version, another locustfile or without the master's secrets is refused."""
 
 import hashlib
 import inspect

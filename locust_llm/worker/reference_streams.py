@@ -1,4 +1,4 @@
-"""Sentinels: a few streams with known send times beside the load of this process, read and decoded like any other.
+"""Reference streams: a few streams with known send times beside the load of this process, read and decoded like any other.
 
 They go through the stream reader and the exchange of this process, and past its gate; they make no record, no event and no
 statistic, only the certificate. Their server is a process of its own: accuracy/reference_server.py.

@@ -1,4 +1,4 @@
-"""Branch: the requests of a user one after the other, over a connection of their own."""
+"""Send request: the requests of a user one after the other, over a connection of their own."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Script: a session that the code of a locustfile leads: turns, branches beside them, tools between them."""
+"""Session API: a session that the code of a locustfile leads: turns, branches beside them, tools between them."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tree: the turns of one session, each sent when those that it waits for have ended, side by side where they can."""
+"""Sessions: the turns of one session, each sent when those that it waits for have ended, side by side where they can."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The arms of a run: what a process must know to send to either."""
+"""Targets: the arms of a run: what a process must know to send to either."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

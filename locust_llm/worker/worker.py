@@ -1,4 +1,4 @@
-"""The sender: what the users of one process share; gate, permits, prompts, and where finished records go.
+"""Worker: what the users of one process share; gate, permits, prompts, and where finished records go.
 
 It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins late) wait.
 """

@@ -1,4 +1,4 @@
-"""Logs: rows with named columns, in CSV or JSON, and the request that each tells of.
+"""Access log: rows with named columns, in CSV or JSON, and the request that each tells of.
 
 - azure_trace: ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. AzurePublicDataset, LLM inference 2023 and 2024.
 - burst_gpt_trace: ``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``. HPMLL/BurstGPT; each row

@@ -1,4 +1,4 @@
-"""Schema: what a request wants its answer to be (``response_format``, tools, ...), and whether an answer is that.
+"""Answer schema: what a request wants its answer to be (``response_format``, tools, ...), and whether an answer is that.
 
 Answers are held against schemas by the package jsonschema (extra ``schema``). No schema is ever fetched: a ``$ref`` to
 another address leaves it unknown whether an answer fits.

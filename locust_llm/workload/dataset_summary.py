@@ -1,4 +1,4 @@
-"""Summary: what a dataset holds, from a look through it before any load."""
+"""Dataset summary: what a dataset holds, from a look through it before any load."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sizes: how many tokens prompts and outputs are meant to have, drawn by chance; and the buckets of a table by length.
+"""Lengths: how many tokens prompts and outputs are meant to have, drawn by chance; and the buckets of a table by length.
 
 A length, as text: ``550``, ``550|50`` (normal: mean|stddev), ``uniform:100..2000`` (both ends included) or
 ``lognormal:550|300`` (mean|stddev of the lengths, not of their logarithms). What is drawn is rounded and at least 1.

@@ -1,5 +1,5 @@
 """The soak: ten minutes of 200 streams, every fault in 2 % of the requests, and beside them users at hostile answers: pings,
-tokens, newlines without end, and all others of tests/hostile.py. Prints whether anything grew, and what was lost.
+tokens, newlines without end, and all others of tests/support/hostile.py. Prints whether anything grew, and what was lost.
 
     python tests/bench/soak.py [--seconds 600] [--users 200] [--hostile-users 4]
 

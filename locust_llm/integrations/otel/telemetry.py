@@ -1,4 +1,4 @@
-"""The end in the load generator: hands finished records to the exporting process. Nothing of OpenTelemetry runs here.
+"""Telemetry: the load generator's side, which hands finished records to the exporting process. Nothing of OpenTelemetry runs here.
 
 What it costs there is the encoding of a record when its request is over, and a write to a pipe four times a second.
 """

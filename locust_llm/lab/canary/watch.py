@@ -1,4 +1,4 @@
-"""A canary's session: a round after the other until it is over, each with its line on the console and in the file."""
+"""Watch: the session of a canary, a round after the other until it is over, each with its line on the console and in the file."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Key figures: the few of each run that the history keeps, named as rules name them."""
+"""Key metrics: the few of each run that the history keeps, named as rules name them."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple

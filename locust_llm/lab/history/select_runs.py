@@ -1,4 +1,4 @@
-"""Choice: which runs of a folder are meant, by label, model, host and commit, and the last of them: "last 5 on main"."""
+"""Select runs: which runs of a folder are meant, by label, model, host and commit, and the last of them: "last 5 on main"."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Conditions: the workload of a run in words, and the hash of it. Runs with different ones are never compared."""
+"""Workload key: the workload of a run in words, and the hash of it. Runs with different ones are never compared."""
 
 import json
 import math

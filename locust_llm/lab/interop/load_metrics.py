@@ -1,4 +1,4 @@
-"""Figures: what a result says of one load, whichever tool wrote it. What it does not say is None."""
+"""Load metrics: what a result says of one load, whichever tool wrote it. What it does not say is None."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Known: which tool wrote a file, and its figures."""
+"""Metrics registry: which tool wrote a file, and its figures."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Known: which tool wrote a result, and its requests."""
+"""Requests registry: which tool wrote a result, and its requests."""
 
 from contextlib import suppress
 from pathlib import Path

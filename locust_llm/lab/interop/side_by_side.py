@@ -1,4 +1,4 @@
-"""Beside: results of several tools, or without records, as one table; a difference only where the loads are alike."""
+"""Side by side: results of several tools, or without records, as one table; a difference only where the loads are alike."""
 
 import argparse
 import math

@@ -1,7 +1,7 @@
-"""Schedule: the episodes of the interference probe, small experiments one by one, each sized by the results of the last.
+"""Experiments: the episodes of the interference probe, small experiments one by one, each sized by the results of the last.
 
 All of it is pure: ``timetable`` takes the results of one episode and yields the next. The sender does the waiting: Locust
-users in real time (probe_user.py), or a simulator in virtual time (the tests).
+users in real time (user.py), or a simulator in virtual time (the tests).
 
 1. ``warm``: a short request, twice: the least TTFT.
 2. ``alone``: prompts of doubling length, one at a time: the cost of a prompt. Where the next one would take too

@@ -1,4 +1,4 @@
-"""Symptoms: what an interference probe measured: cost of prompts, stalls of decoders beside them, waits behind them.
+"""Measurements: what an interference probe measured: cost of prompts, stalls of decoders beside them, waits behind them.
 
 Everything is a difference of stamps of one process or a count of chunks, so it is as exact as the stamps. The steps that the
 server took for a prompt are counted in the gaps of the decoders beside it (step_count.py).

@@ -1,4 +1,4 @@
-"""Seen: what a client measured of a server, request by request: the episodes of a probe and the stages of a sweep."""
+"""Observations: what a client measured of a server, request by request: the episodes of a probe and the stages of a sweep."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Answers: the figures of a load as a twin predicts them, each with its interval."""
+"""Predict: the figures of a load as a twin predicts them, each with its interval."""
 
 import math
 from collections.abc import Mapping, Sequence

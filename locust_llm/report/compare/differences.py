@@ -1,4 +1,4 @@
-"""Compare: the same figure of two runs, and the interval of its difference.
+"""Differences: the same figure of two runs, and the interval of its difference.
 
 The interval of each run's own figure widens by the correlation of its requests (report/slo/intervals.py); that of the difference,
 and of the ratio, is made of both by adding the squares of their reaches (Zou and Donner, Construction of confidence limits

@@ -1,4 +1,4 @@
-"""Work: what a load asks of a server, and whether two loads ask for the same. The one rule of all comparisons: a difference
+"""Same workload: what a load asks of a server, and whether two loads ask for the same. The one rule of all comparisons: a difference
 between loads of other work says nothing about the servers, so none is given."""
 
 import math

@@ -1,4 +1,4 @@
-"""Page: report.html, the document of a run with its charts, in one file that needs no network.
+"""HTML: report.html, the document of a run with its charts, in one file that needs no network.
 
 templates/report.html is its form. Every text is escaped: model names and error messages come from outside. The page's
 own policy names its script and style by hash, so nothing else can run.

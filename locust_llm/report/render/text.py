@@ -1,4 +1,4 @@
-"""Tables: the document of a run as console text or as GitHub's Markdown."""
+"""Text: the document of a run as console text or as GitHub's Markdown."""
 
 import re
 import textwrap

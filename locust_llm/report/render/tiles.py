@@ -1,4 +1,4 @@
-"""The head of the page: what was measured, its verdicts as badges and its main figures as tiles."""
+"""Tiles: the head of the page: what was measured, its verdicts as badges and its main figures as tiles."""
 
 import time
 from collections.abc import Iterator

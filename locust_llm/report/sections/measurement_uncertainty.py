@@ -1,4 +1,4 @@
-"""Plus-minus: how far the true percentile of a latency may lie from the reported one, by the certificate of the machine.
+"""Measurement uncertainty: how far the true percentile of a latency may lie from the reported one, by the certificate of the machine.
 
 The certificate says that at most a share of all differences lies beyond a bound (records/accuracy.py). Then so many of the
 values may be anywhere, and every other is within the bound: the true percentile lies between the reported ones that many

@@ -1,4 +1,4 @@
-"""The figures of a run as tables: its metrics, how far they may be off, and the same requests divided."""
+"""Metrics of a run as tables: its metrics, how far they may be off, and the same requests divided."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

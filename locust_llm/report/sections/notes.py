@@ -1,4 +1,4 @@
-"""Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
+"""Notes: what a reader must know before trusting the figures of a run, one sentence or two each."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Correlation: what the requests of a run are worth together, and intervals of figures that widen by it.
+"""Intervals: what the requests of a run are worth together, and intervals of figures that widen by it.
 
 Requests that run at the same time wait in the same queue and share the same steps of the server: they are not independent,
 and n of them say less than n would. How much less is the long-run variance of their values, in the order of their sends,

@@ -1,4 +1,4 @@
-"""Figures: what an SLO rule is about, measured over the requests that it selects, and its interval."""
+"""Observed: what an SLO rule is about, measured over the requests that it selects, and its interval."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

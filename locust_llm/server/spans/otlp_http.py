@@ -1,4 +1,4 @@
-"""Export: a request to a receiver of OTLP/HTTP, what its body is, and how it is answered.
+"""OTLP over HTTP: a request to a receiver of OTLP/HTTP, what its body is, and how it is answered.
 
 The form: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP".
 """

@@ -1,4 +1,4 @@
-"""Told: a session of a recording, and what all formats share in reading one."""
+"""Recorded session: a session of a recording, and what all formats share in reading one."""
 
 from typing import Any, NamedTuple, TypeVar
 

@@ -1,4 +1,4 @@
-"""Kinds: the formats of agents' traces, which of them a row is, and which rows are one session.
+"""Registry: the formats of agents' traces, which of them a row is, and which rows are one session.
 
 Models that a recording names are not asked for, but where its author wrote them for this purpose (dag_jsonl).
 """

@@ -1,4 +1,4 @@
-"""Trajectory: a session of a file with its long waits cut, or from its middle on."""
+"""Start point: a session of a file with its long waits cut, or from its middle on."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Traits: some figures of a load, as logarithms, that move where a parameter of the server moves."""
+"""Load features: some figures of a load, as logarithms, that move where a parameter of the server moves."""
 
 from collections.abc import Sequence
 from random import Random

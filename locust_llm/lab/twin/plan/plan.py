@@ -1,4 +1,4 @@
-"""Planned: a plan from a twin: what one replica holds, how many there are to be, what they cost, when to change them."""
+"""Plan: a plan from a twin: what one replica holds, how many there are to be, what they cost, when to change them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Judged: rules of an SLO against predicted figures: met, not met, or open where the interval holds the limit."""
+"""Evaluate rules: those of an SLO against predicted figures: met, not met, or open where the interval holds the limit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Work: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a word of theirs."""
+"""Worker processes: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a word of theirs."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence

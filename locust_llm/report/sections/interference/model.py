@@ -1,4 +1,4 @@
-"""Disturbance: what prefills do to the requests beside them, as frozen data; model.py makes it, stalls.py says it."""
+"""Interference: what prefills do to the requests beside them, as frozen data; analysis.py makes it, text.py says it."""
 
 import msgspec
 
