@@ -184,12 +184,6 @@ def serve_truth(listener: socket.socket, alive: int, gap_ns: int, spread: float,
     connections: dict[int, TruthConnection] = {}
     streams: set[int] = set()
     tick_ns = 0
-
-    def drop(fd: int) -> None:
-        streams.discard(fd)
-        if (connection := connections.pop(fd, None)) is not None:
-            connection.sock.close()
-
     while True:
         wait_s = max(0, tick_ns - time.monotonic_ns()) / 1e9 if streams else None
         for fd, _ in poll.poll(wait_s):
@@ -197,29 +191,44 @@ def serve_truth(listener: socket.socket, alive: int, gap_ns: int, spread: float,
                 return
             if fd == listener.fileno():
                 accept(listener, poll, connections, link)
-            elif fd in connections:
-                try:
-                    connections[fd].readable()
-                except BlockingIOError:
-                    continue
-                except (Gone, OSError):
-                    drop(fd)
-                else:
-                    if connections[fd].left >= 0 and fd not in streams:
-                        tick_ns = tick_ns if streams else time.monotonic_ns() + gap_ns
-                        streams.add(fd)
+            elif fd in connections and begins_stream(fd, connections, streams):
+                if not streams:
+                    tick_ns = time.monotonic_ns() + gap_ns
+                streams.add(fd)
         now = time.monotonic_ns()
         if streams and now >= tick_ns:
-            for fd in list(streams):
-                try:
-                    connections[fd].tick()
-                except (Gone, OSError):
-                    drop(fd)
-                else:
-                    if connections[fd].left < 0:
-                        streams.discard(fd)
+            tick_streams(connections, streams)
             chance = int.from_bytes(os.urandom(2), "little") / 32768 - 1  # random itself takes 3 ms to import
             tick_ns = max(now, tick_ns + int(gap_ns * (1 + spread * chance)))
+
+
+def begins_stream(fd: int, connections: dict[int, TruthConnection], streams: set[int]) -> bool:
+    """Read what came on a connection, and say whether its request begins a stream. A connection that is gone is dropped."""
+    try:
+        connections[fd].readable()
+    except BlockingIOError:
+        return False
+    except (Gone, OSError):
+        drop_connection(fd, connections, streams)
+        return False
+    return connections[fd].left >= 0 and fd not in streams
+
+
+def tick_streams(connections: dict[int, TruthConnection], streams: set[int]) -> None:
+    """Send the next chunk of each stream; those that ended, or whose client is gone, leave ``streams``."""
+    for fd in list(streams):
+        try:
+            connections[fd].tick()
+        except (Gone, OSError):
+            drop_connection(fd, connections, streams)
+        else:
+            if connections[fd].left < 0:
+                streams.discard(fd)
+
+
+def drop_connection(fd: int, connections: dict[int, TruthConnection], streams: set[int]) -> None:
+    streams.discard(fd)
+    connections.pop(fd).sock.close()
 
 
 def accept(

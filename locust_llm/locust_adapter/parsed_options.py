@@ -156,49 +156,11 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 def check_options(options: Namespace, **known: Any) -> Settings:
     """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
     options.endpoint_type = AIPERF_NAMES.get(options.endpoint_type, options.endpoint_type)
-    for option in OPTIONS:
-        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
-        if option.choices and (value := getattr(options, option.dest)) not in allowed:
-            refuse_run(f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
-    for header in read_given_headers(options):
-        name, colon, value = header.partition(":")
-        if not colon:
-            refuse_run("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
-        if not HEADER_NAME.fullmatch(name.strip()):
-            refuse_run(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
-        if not HEADER_VALUE.fullmatch(value):
-            refuse_run(f"--header {name.strip()}: its value has characters that no header can carry")
-    try:
-        parse_tenant_headers(read_given_tenant_headers(options))
-        parse_candidate_changes(read_given_candidate_headers(options))
-    except ValueError as error:
-        refuse_run(str(error))
-    try:
-        settings = msgspec.structs.replace(build_settings(options), **known)
-    except OSError as error:
-        refuse_run(f"--slo-file {error.filename}: {error.strerror}")
-    except OverflowError:
-        refuse_run("-t or --stop-timeout is too large")
-    except ValueError as error:
-        refuse_run(f"--host {options.host!r} is no URL: {error}")
-    fields = PROTOCOLS[settings.endpoint_type].length_fields
-    if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
-        refuse_run(
-            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
-            f"{', but ' * bool(fields)}{' or '.join(fields)}"
-        )
-    if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
-        refuse_run(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
-    for kind in settings.media.kinds:
-        if not_taken := explain_refused_media(settings.endpoint_type, kind):
-            refuse_run(not_taken)
-    if settings.api_key_lifetime is not None and not options.api_key_command:
-        refuse_run("--api-key-lifetime is of the key that --api-key-command prints: give that too")
-    if options.web_datasets and not os.path.isdir(options.web_datasets):
-        refuse_run(f"--web-datasets {options.web_datasets}: there is no such folder")
-    rate = options.spawn_rate
-    if rate is not None and not 0 < rate <= USERS.most:
-        refuse_run(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
+    _check_choices(options)
+    _check_headers(options)
+    settings = _make_settings(options, known)
+    _check_protocol(settings)
+    _check_companions(options, settings)
     for mistake in chain(validate_settings(settings), *(rule(settings, options) for rule in FURTHER)):
         refuse_run(name_mistake_origin(mistake, options))
     if options.arrival_pattern and not _has_arrivals(settings):
@@ -213,6 +175,69 @@ def check_options(options: Namespace, **known: Any) -> Settings:
     except OSError as error:
         refuse_run(f"{error.filename}: {error.strerror}")
     return settings
+
+
+def _check_choices(options: Namespace) -> None:
+    """Refuse a value that is none of those that its option takes."""
+    for option in OPTIONS:
+        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
+        if option.choices and (value := getattr(options, option.dest)) not in allowed:
+            refuse_run(f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+
+
+def _check_headers(options: Namespace) -> None:
+    """Refuse what is no header, of the options and of the variables of the environment."""
+    for header in read_given_headers(options):
+        name, colon, value = header.partition(":")
+        if not colon:
+            refuse_run("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
+        if not HEADER_NAME.fullmatch(name.strip()):
+            refuse_run(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
+        if not HEADER_VALUE.fullmatch(value):
+            refuse_run(f"--header {name.strip()}: its value has characters that no header can carry")
+    try:
+        parse_tenant_headers(read_given_tenant_headers(options))
+        parse_candidate_changes(read_given_candidate_headers(options))
+    except ValueError as error:
+        refuse_run(str(error))
+
+
+def _make_settings(options: Namespace, known: Mapping[str, Any]) -> Settings:
+    """Make the settings of these options, with what is known better, and refuse values that make none."""
+    try:
+        return msgspec.structs.replace(build_settings(options), **known)
+    except OSError as error:
+        refuse_run(f"--slo-file {error.filename}: {error.strerror}")
+    except OverflowError:
+        refuse_run("-t or --stop-timeout is too large")
+    except ValueError as error:
+        refuse_run(f"--host {options.host!r} is no URL: {error}")
+
+
+def _check_protocol(settings: Settings) -> None:
+    """Refuse what the protocol of the run does not have."""
+    fields = PROTOCOLS[settings.endpoint_type].length_fields
+    if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
+        refuse_run(
+            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
+            f"{', but ' * bool(fields)}{' or '.join(fields)}"
+        )
+    if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
+        refuse_run(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
+    for kind in settings.media.kinds:
+        if not_taken := explain_refused_media(settings.endpoint_type, kind):
+            refuse_run(not_taken)
+
+
+def _check_companions(options: Namespace, settings: Settings) -> None:
+    """Refuse options that need another one, a folder, or a value within bounds, and that are no settings of the run."""
+    if settings.api_key_lifetime is not None and not options.api_key_command:
+        refuse_run("--api-key-lifetime is of the key that --api-key-command prints: give that too")
+    if options.web_datasets and not os.path.isdir(options.web_datasets):
+        refuse_run(f"--web-datasets {options.web_datasets}: there is no such folder")
+    rate = options.spawn_rate
+    if rate is not None and not 0 < rate <= USERS.most:
+        refuse_run(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
 
 
 def _has_arrivals(s: Settings) -> bool:

@@ -106,15 +106,11 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
                 return False
             if choice.finish_reason and (reason := read_finish_reason(choice.finish_reason)):
                 answer.finish(reason, index)
-            delta, has_output, has_thought = choice.delta, False, False
-            if delta is not None:
-                if delta.content.__class__ is str and delta.alone:  # nearly all of them, so it is to be fast
-                    has_output = delta.content != ""
-                else:
-                    has_output, has_thought = _brought(answer, delta, choice)
-            if not (has_output or has_thought) and choice.message is not None and not _begun(answer, choice, begun):
-                delta = choice.message  # the whole answer, as one event
-                has_output, has_thought = _brought(answer, delta, choice)
+            delta = choice.delta
+            if delta is not None and delta.content and delta.content.__class__ is str and delta.alone:
+                has_output, has_thought = True, False  # nearly all of them, so it is to be fast
+            else:
+                delta, has_output, has_thought = _read_choice(answer, choice, begun)
             if has_output or has_thought:
                 chunk = answer.content = True
                 output = output or has_output
@@ -127,11 +123,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
         if usage is not None or (usage := message.counts) is not None:
-            if chunk and (so_far := parse_token_count(usage.output)):
-                answer.counted_by.append(so_far)
-                answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far
-            answer.closing = answer.closing or bool(answer.finished)
-            _count(answer, usage, final=not choices)
+            _take_usage(answer, usage, chunk=chunk, final=not choices)
         if message.timings:
             answer.timings = message.timings
         if message.metrics:
@@ -195,6 +187,16 @@ class ChatProtocol(ChoicesProtocol):
         return {"messages": messages}
 
 
+def _take_usage(answer: Completion, usage: ChatUsage, *, chunk: bool, final: bool) -> None:
+    """Count by the usage of an event. ``chunk``: the event is a chunk too, so its usage says how many tokens came so far."""
+    if chunk and (so_far := parse_token_count(usage.output)):
+        answer.counted_by.append(so_far)
+        if not answer.chunk_reads:
+            answer.first_chunk_tokens = so_far
+    answer.closing = answer.closing or bool(answer.finished)
+    _count(answer, usage, final=final)
+
+
 def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None:
     """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
     each choice, when that choice is finished; they add up."""
@@ -211,6 +213,18 @@ def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None
 def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
     """A choice has had content before; ``begun``: one of the answer's had."""
     return choice.index in answer.others if choice.index else begun
+
+
+def _read_choice(answer: Completion, choice: Any, begun: bool) -> tuple[Any, bool, bool]:
+    """(what a choice adds, whether that has output, whether it has reasoning); ``begun``: the answer had content before."""
+    delta = choice.delta
+    if delta is not None:
+        has_output, has_thought = _brought(answer, delta, choice)
+        if has_output or has_thought:
+            return delta, has_output, has_thought
+    if choice.message is None or _begun(answer, choice, begun):
+        return delta, False, False
+    return choice.message, *_brought(answer, choice.message, choice)  # the whole answer, as one event
 
 
 def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:

@@ -134,6 +134,19 @@ def _limits(s: Settings) -> Iterator[str]:
 
 def _contradictions(s: Settings) -> Iterator[str]:
     """Settings that exclude each other, and those that need another."""
+    yield from _modes(s)
+    yield from _requests(s)
+    yield from _arrivals(s)
+    yield from _prompt_parts(s)
+    yield from _warmup(s)
+    if s.responses_state == "server" and s.endpoint_type != "responses":
+        yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
+    if s.responses_state == "server" and s.candidate:
+        yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
+
+
+def _modes(s: Settings) -> Iterator[str]:
+    """Yields the contradiction of a run that has more than one source of its send times."""
     modes = [
         flag
         for flag, given in (
@@ -146,6 +159,10 @@ def _contradictions(s: Settings) -> Iterator[str]:
     ]
     if len(modes) > 1:
         yield f"{' and '.join(modes)} exclude each other: give one of them"
+
+
+def _requests(s: Settings) -> Iterator[str]:
+    """Yields contradictions of what a request asks for and how it ends."""
     if s.model and s.model_mix:
         yield "--model and --model-mix exclude each other: give one of them"
     if s.per_chunk_usage and s.endpoint_type in (*POOLING, "responses", "messages"):
@@ -154,6 +171,12 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
     if s.otlp_receiver and not s.traceparent:
         yield "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent"
+    if s.request_cancellation_delay and s.request_cancellation_rate is None:
+        yield "--request-cancellation-delay needs --request-cancellation-rate"
+
+
+def _arrivals(s: Settings) -> Iterator[str]:
+    """Yields contradictions of the times at which requests are sent."""
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:
@@ -167,8 +190,10 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"--arrival-smoothness needs --arrival-pattern gamma, got {s.arrival_pattern}"
     if s.request_rate_ramp_duration is not None and not s.request_rate:
         yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
-    if s.request_cancellation_delay and s.request_cancellation_rate is None:
-        yield "--request-cancellation-delay needs --request-cancellation-rate"
+
+
+def _prompt_parts(s: Settings) -> Iterator[str]:
+    """Yields contradictions of the parts that prompts share."""
     if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
         yield "--num-prefix-prompts and --prefix-prompt-length need each other"
     if s.user_context_prompt_length:
@@ -176,6 +201,10 @@ def _contradictions(s: Settings) -> Iterator[str]:
             parse_length(s.user_context_prompt_length)
         except ValueError as error:
             yield f"--user-context-prompt-length: {error}"
+
+
+def _warmup(s: Settings) -> Iterator[str]:
+    """Yields options of a warmup that have none to apply to."""
     for flag, given in (
         ("--warmup-concurrency", s.warmup_concurrency),
         ("--warmup-request-rate", s.warmup_request_rate),
@@ -184,10 +213,6 @@ def _contradictions(s: Settings) -> Iterator[str]:
             yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
     if s.warmup_concurrency and s.users is None:
         yield "--warmup-concurrency needs the number of users after it (-u)"
-    if s.responses_state == "server" and s.endpoint_type != "responses":
-        yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
-    if s.responses_state == "server" and s.candidate:
-        yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
 
 
 def _dataset(s: Settings) -> Iterator[str]:
@@ -368,6 +393,11 @@ def _arms(s: Settings) -> Iterator[str]:
         )
     if limit := s.changes.prefill_concurrency:
         yield from (f"the candidate: {why}" for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit)))
+    yield from _paired_rules(s)
+
+
+def _paired_rules(s: Settings) -> Iterator[str]:
+    """Yields rules that a comparison of two arms cannot judge."""
     for rule in s.rules.readable:
         if rule.kind == ABORT:
             yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"

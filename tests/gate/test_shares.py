@@ -329,26 +329,39 @@ class Site:
             number, which = divmod(number, len(self.processes))
             number, once = divmod(number, 2)
             name = list(self.processes)[which]
-            process = self.processes[name]
-            if action == "kill":
-                process.close()
-                del self.processes[name]
-                self.shares.leave(name)
-            elif action == "sleep or wake":
-                process.asleep = not process.asleep
-                process.settle(self.now)
-            elif action == "come" and process.gate.waiting < 6:
-                process.come(self.now, 1 + number % 6)
-            elif action == "first token" and process.prefills:
-                process.end(self.now, [process.prefills.pop(number % len(process.prefills))[1]])
-            elif action == "speak":
-                self._speak(name)
-            elif action == "hear":
-                self._hear(name, number, once=bool(once))
-            elif action == "obey" and process.down:
-                process.obey(self.now, number % len(process.down), once=bool(once))
-            elif action == "lose" and (way := process.up if once else process.down):
-                del way[number % len(way)]  # type: ignore[arg-type]
+            if action in ("speak", "hear", "obey", "lose"):
+                self._pass_message(action, name, number, once=bool(once))
+            else:
+                self._change_process(action, name, number)
+
+    def _change_process(self, action: str, name: str, number: int) -> None:
+        """What happens in the process itself, and to it."""
+        process = self.processes[name]
+        if action == "kill":
+            process.close()
+            del self.processes[name]
+            self.shares.leave(name)
+        elif action == "sleep or wake":
+            process.asleep = not process.asleep
+            process.settle(self.now)
+        elif action == "come" and process.gate.waiting < 6:
+            process.come(self.now, 1 + number % 6)
+        elif action == "first token" and process.prefills:
+            process.end(self.now, [process.prefills.pop(number % len(process.prefills))[1]])
+
+    def _pass_message(self, action: str, name: str, number: int, *, once: bool) -> None:
+        """One message between the control and a process is sent, taken or lost. ``once``: it does not come again."""
+        process = self.processes[name]
+        if action == "speak":
+            self._speak(name)
+        elif action == "hear":
+            self._hear(name, number, once=once)
+        elif action == "obey" and process.down:
+            process.obey(self.now, number % len(process.down), once=once)
+        elif action == "lose":
+            way: list[Any] = process.up if once else process.down
+            if way:
+                del way[number % len(way)]
 
     def _join(self, rate: float) -> None:
         if len(self.processes) < 5:

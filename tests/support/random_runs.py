@@ -174,35 +174,20 @@ def random_run(seed: int) -> Made:
             "tokens_from": "usage", "reads": 1,
         }  # fmt: skip
         if outcome == OK:
-            count = random.choice((1, 5, 40))
-            gaps = [random.uniform(0.004, 0.015) for _ in range(count - 1)]
-            us = [round((first - sent) * 1e6)]
-            for gap in gaps:
-                us.append(us[-1] + round(gap * 1e6))
-            closed = sent + us[-1] / 1e6
-            fields |= {"chunk_us": tuple(us), "first_output": 0, "output_tokens": count, "finish_reason": "stop"}
-            if merging and count > 1 and random.random() < 0.2:  # the first two in one read
-                fields |= {"chunk_us": (us[1], *us[1:]), "merged": ((0, us[0]), (1, us[0]))}
-            if uncounted and random.random() < 0.5:
-                fields |= {"tokens_from": "chunks", "input_tokens": None}
-            if whole and random.random() < 0.3:
-                fields |= {"chunk_us": (), "merged": (), "first_output": None, "streamed": False}
+            answer, last_us = _answer(random, first - sent, merging=merging, uncounted=uncounted, whole=whole)
+            closed = sent + last_us / 1e6
+            fields |= answer
         else:
             closed = sent + (0.001 if sent >= dead_at else random.uniform(0.001, 2.0))
             fields |= {"message": f"it {outcome}", "input_tokens": None, "tokens_from": ""}
         if sent < dead_at < closed:  # it dies in the middle
             outcome, closed = "closed", dead_at
-            seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
-            fields |= {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
-            fields |= {"status": 200 if seen else None}
+            fields |= _answer_until(closed - sent, fields)
+            fields["status"] = 200 if fields["chunk_us"] else None
         if closed > warmup_s + seconds + 3.0:  # the grace period
             outcome, closed = CUT, warmup_s + seconds + 3.0
-            seen = tuple(us for us in fields.get("chunk_us", ()) if sent + us / 1e6 <= closed)
-            fields |= {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
-            fields |= {"merged": ()} if len(seen) < 2 else {}
-            if sent > closed:
-                fields |= {"closed_at": sent}
-                closed = sent
+            fields |= _answer_until(closed - sent, fields)
+            closed = max(closed, sent)
         if random.random() < 0.01 and outcome == OK and closed < dead_at:
             outcome = CANCELLED
         fields |= {"outcome": outcome, "closed_at": closed}
@@ -232,6 +217,33 @@ def random_run(seed: int) -> Made:
     made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
     made.records.sort(key=lambda record: record.closed_at)
     return made
+
+
+def _answer(
+    random: Random, ttft_s: float, *, merging: bool, uncounted: bool, whole: bool
+) -> tuple[dict[str, Any], int]:
+    """(fields of the record of a whole answer, µs from its send to its last chunk)."""
+    count = random.choice((1, 5, 40))
+    gaps = [random.uniform(0.004, 0.015) for _ in range(count - 1)]
+    us = [round(ttft_s * 1e6)]
+    for gap in gaps:
+        us.append(us[-1] + round(gap * 1e6))
+    fields: dict[str, Any] = {
+        "chunk_us": tuple(us), "first_output": 0, "output_tokens": count, "finish_reason": "stop",
+    }  # fmt: skip
+    if merging and count > 1 and random.random() < 0.2:  # the first two in one read
+        fields |= {"chunk_us": (us[1], *us[1:]), "merged": ((0, us[0]), (1, us[0]))}
+    if uncounted and random.random() < 0.5:
+        fields |= {"tokens_from": "chunks", "input_tokens": None}
+    if whole and random.random() < 0.3:
+        fields |= {"chunk_us": (), "merged": (), "first_output": None, "streamed": False}
+    return fields, us[-1]
+
+
+def _answer_until(seconds: float, fields: dict[str, Any]) -> dict[str, Any]:
+    """What is left of an answer that ends so long after its send, before it is whole."""
+    seen = tuple(us for us in fields.get("chunk_us", ()) if us / 1e6 <= seconds)
+    return {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
 
 
 def _death(seed: int, warmup_s: float, seconds: float) -> float:

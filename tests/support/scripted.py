@@ -91,12 +91,7 @@ def stream(
         sends.append((0, [event(delta(role="assistant", content=""), ends)]))
     first = len(sends)
     for number in range(tokens):
-        if number < reasoning:
-            token = delta(reasoning_content=f"hm{number}")
-        elif number >= tokens - tools:
-            token = delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}])
-        else:
-            token = delta(content=f"{word}{number} ")
+        token = _token(number, word, is_reasoning=number < reasoning, is_tool=number >= tokens - tools)
         if usage == "each":
             token["usage"] = {**counted, "completion_tokens": number + 1}
         if finish == "last" and number == tokens - 1 and error is None:
@@ -122,21 +117,45 @@ def stream(
     out = 0
     for number, (pause_ms, events) in enumerate(sends):
         steps.append(["sleep", pause_ms])
-        wire, whole_at = b"", []  # and where in it an event is whole: two bytes before the end of its chunk
-        for data in events:
-            wire += chunked(data) if frame == "chunked" else data
-            whole_at.append(len(wire) - (2 if frame == "chunked" else 0))
+        wire, whole_at = _frame_events(events, in_chunks=frame == "chunked")
         if events is last and frame == "chunked":
             wire += chunked(b"")
-        for at in range(0, len(wire), split or len(wire)):
-            part = wire[at : at + split] if split else wire
-            if at:
-                steps.append(["sleep", split_ms])
-            ended = sum(end <= at + len(part) for end in whole_at) if first <= number < after else 0
-            steps.append(send(part, out + ended))
-        out += len(events) if first <= number < after else 0
+        if not first <= number < after:
+            whole_at = []  # these events are no chunks of the answer
+        steps += _send_in_parts(wire, whole_at, out, split, split_ms)
+        out += len(whole_at)
     if cut or frame == "close":
         steps.append([cut or "close"])
+    return steps
+
+
+def _token(number: int, word: str, *, is_reasoning: bool, is_tool: bool) -> dict[str, Any]:
+    if is_reasoning:
+        return delta(reasoning_content=f"hm{number}")
+    if is_tool:
+        return delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}])
+    return delta(content=f"{word}{number} ")
+
+
+def _frame_events(events: list[bytes], *, in_chunks: bool) -> tuple[bytes, list[int]]:
+    """(bytes of these events, where in them each event is whole: two bytes before the end of its HTTP chunk)."""
+    wire = b""
+    whole_at = list[int]()
+    for data in events:
+        wire += chunked(data) if in_chunks else data
+        whole_at.append(len(wire) - (2 if in_chunks else 0))
+    return wire, whole_at
+
+
+def _send_in_parts(wire: bytes, whole_at: list[int], out: int, split: int, split_ms: float) -> list[Step]:
+    """Send bytes at once, or in parts of ``split``; ``out`` chunks went out before them."""
+    steps = list[Step]()
+    for at in range(0, len(wire), split or len(wire)):
+        part = wire[at : at + split] if split else wire
+        if at:
+            steps.append(["sleep", split_ms])
+        ended = sum(end <= at + len(part) for end in whole_at)
+        steps.append(send(part, out + ended))
     return steps
 
 
