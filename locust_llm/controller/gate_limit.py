@@ -1,14 +1,14 @@
 """The limit on concurrent prefills over all processes: of each phase, with its ramp, or set by hand; divided into shares."""
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import gevent
 import msgspec
 
 from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.ramp import follow_limit_steps, make_limit_ramp
 from locust_llm.gate.shares import GateShares
 from locust_llm.records.phase_plan import PhasePlan, label_phase
 from locust_llm.records.run import LimitChange
@@ -19,40 +19,6 @@ from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.messages import Renewal
 
 from .context import RunContext
-
-
-def follow_limit_steps(
-    set_limit: Callable[[int], object],
-    steps: Iterable[tuple[float, int]],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = gevent.sleep,
-) -> None:
-    """The ramp greenlet: set each limit when its second has come. Against the start, so that lateness does not add up."""
-    started = clock()
-    for at_s, limit in steps:
-        wait_s = started + at_s - clock()
-        if wait_s > 0:
-            sleep(wait_s)
-        set_limit(limit)
-
-
-# -- ramp ------------------------------------------------------------------------------------------------------------
-
-
-def make_limit_ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
-    """(seconds from the start, limit from then on), the first at 0.
-
-    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s. Likewise from
-    another ``start``, downwards too.
-    """
-    steps = abs(limit - start)
-    if duration_s is None or not steps:
-        yield 0.0, limit
-        return
-    for step in range(steps + 1):
-        yield duration_s * step / steps, start + (step if limit > start else -step)
-
 
 logger = logging.getLogger("locust_llm")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.controller.gate_limit import follow_limit_steps, make_limit_ramp
 from locust_llm.gate.gate import CEILING, Gate, GateClosed
+from locust_llm.gate.ramp import follow_limit_steps, make_limit_ramp
 
 
 def turn() -> None:
