@@ -1,7 +1,10 @@
 """Routes: this library in Locust's web UI: the form of a run, the live page, reports of past runs, a tab of figures.
 
-Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask; docs/architecture.md names the two
-functions that are replaced. All is behind Locust's login.
+Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three things are replaced, as Locust has
+no such point. The view of ``POST /swarm`` (swarm.py): Locust's cannot refuse a run, and answers a wrong number with HTTP 500.
+``update_template_args``: Locust sorts the fields of the form as its parser does, and shows the defaults in place of the last
+run's values. ``state`` in its answers: its page stops polling once the runner stops, before the report is made. All is behind
+Locust's login.
 """
 
 import logging

@@ -28,7 +28,7 @@ from locust_llm.slo import grammar as slo
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, *sorted((ROOT / "docs").glob("*.md")))
+PAGES: Final = (README, ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md")))
 
 SHORT: Final = ("-u", "8", "--request-count", "8", "--no-probe", "-s", "5", "--report-dir", "out")
 RUN: Final = {  # run for real, with what makes it short

@@ -1,0 +1,72 @@
+"""ARCHITECTURE.md: its table of folders is that of the import contracts, and each path in it exists."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import locust_llm
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGE: Final = Path(locust_llm.__file__).parent
+TEXT: Final = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+TOP: Final = tuple(path.name for path in ROOT.iterdir())
+APART: Final = {"simulator"}
+"""In the last row: it is in no layer, as it imports nothing of the package."""
+
+
+def contracts() -> list[dict[str, Any]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    found: list[dict[str, Any]] = settings["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def rows_of_folders() -> list[set[str]]:
+    table = TEXT.partition("| folder or file |")[2].partition("\n\n")[0]
+    first_cells = re.findall(r"^\| ([^|]*`[^|]*) \|", table, re.MULTILINE)
+    return [set(re.findall(r"`(\w+)`", cell)) for cell in first_cells]
+
+
+def paths() -> list[str]:
+    """Those in backquotes that begin with something at the top of the repository."""
+    words = re.findall(r"`([\w./-]+)`", TEXT)
+    return [word for word in words if word.partition("/")[0] in TOP]
+
+
+def test_it_is_short() -> None:
+    assert len(TEXT.split()) <= 2000
+
+
+def test_each_path_exists() -> None:
+    assert len(paths()) > 60
+    assert [path for path in paths() if not (ROOT / path).exists()] == []
+
+
+def test_each_path_into_the_package_is_written_in_full() -> None:
+    """Else the test above would not see it."""
+    short = [word for word in re.findall(r"`([\w./-]+\.(?:py|c|html|js))`", TEXT) if word not in paths()]
+    assert short == ["__init__.py"]
+
+
+def test_each_name_is_in_the_file_beside_it() -> None:
+    named = re.findall(r"`(\w+)`\s+in\s+`([\w./]+)`", TEXT)
+    assert len(named) >= 2
+    assert [(name, path) for name, path in named if not re.search(rf"\b{name}\b", (ROOT / path).read_text())] == []
+
+
+def test_the_rows_of_folders_are_the_layers_of_the_import_contract() -> None:
+    (layered,) = (
+        contract
+        for contract in contracts()
+        if contract["type"] == "layers" and contract["containers"] == ["locust_llm"]
+    )
+    layers = [set(layer.split(" | ")) for layer in layered["layers"]]
+    assert rows_of_folders() == [*layers, APART]
+
+
+def test_each_folder_of_the_package_is_named() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    in_table = set[str]().union(*rows_of_folders())
+    without_code = {path.partition("/")[2] for path in paths() if path.count("/") == 1}
+    assert len(folders) > 20
+    assert folders - in_table - without_code == set()
