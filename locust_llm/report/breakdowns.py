@@ -17,8 +17,8 @@ from locust_llm.slo.intervals import find_interval_ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 from locust_llm.workload.mix import parse_shares
 
+from .rows import RequestBreakdown, RequestGroup, TtftGrowth
 from .selection import Floats, RequestSelection, make_distribution_row, mean_of_known, ratio_of_sums
-from .summary import RequestBreakdown, RequestGroup, TtftGrowth
 
 _NARROW: Final = 1.25
 

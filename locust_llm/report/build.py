@@ -36,11 +36,12 @@ from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.columns import RequestColumns, make_data_frames
 from locust_llm.report.occupancy import Occupancy, compute_occupancy
+from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.interference.analysis import choose_sampled_share, measure_interference
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.sections.sweep.findings import find_sweep_axis, is_ended_by_time, summarise_sweep
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import DEFINITIONS
 from locust_llm.text.format import clean_line

@@ -18,6 +18,7 @@ from locust_llm.report.blocks import (
     label_row,
 )
 from locust_llm.report.breakdowns import WHOLE
+from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab.model import PairedComparison
 from locust_llm.report.sections.ab.text import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.ab.text import make_paired_head
@@ -37,7 +38,7 @@ from locust_llm.report.sections.notes import (
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.text import FIRST_COLUMN, make_sweep_warnings
-from locust_llm.report.summary import LoadLevel, RequestGroup, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS

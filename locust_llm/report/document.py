@@ -7,12 +7,13 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.rows import FailureGroup, RunCounts, SloResult, SweepSummary
 from locust_llm.report.sections.ab.model import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions, ModelShare
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.selection import SEVERAL
-from locust_llm.report.summary import FailureGroup, RunCounts, SloResult, Summary, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.report.time_course import describe_limit
 from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT

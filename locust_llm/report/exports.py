@@ -12,7 +12,8 @@ import msgspec
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import format_interval, format_observed
-from locust_llm.report.summary import Row, SloResult, Summary, SweepSummary
+from locust_llm.report.rows import Row, SloResult, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import EXPORTED, PER_USER

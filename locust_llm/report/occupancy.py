@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.run import LimitChange
 
-from .summary import GateUse
+from .rows import GateUse
 
 Floats = NDArray[np.float64]
 Interval = tuple[Floats, Floats]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric
 
-from .summary import Row
+from .rows import Row
 
 Floats = NDArray[np.float64]
 

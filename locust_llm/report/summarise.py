@@ -35,6 +35,7 @@ from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measur
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab.analysis import compare_arms, judge_paired_rules
 from .sections.ab.blocks import select_candidate_requests
 from .sections.delivery.analysis import describe_arrivals, find_requested_rate, measure_delivery
@@ -55,7 +56,7 @@ from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import MIN_VALUES, effective_size_by_ranks, estimate_percentile_interval
 from .slo.judge import combine_results, judge_rules, judge_sweep
 from .slo.observed import Evaluation
-from .summary import FailureGroup, GateUse, Row, RunCounts, SloResult, Summary, SweepSummary
+from .summary import Summary
 from .window import RateWindow, find_measured_span, find_pauses, measure_steady_state, select_ended_in
 
 

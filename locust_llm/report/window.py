@@ -13,8 +13,8 @@ import numpy as np
 from locust_llm.records.record import FAILURES, OK
 from locust_llm.records.run import Run
 
+from .rows import SteadyState
 from .selection import Floats, RequestSelection
-from .summary import SteadyState
 
 MIN_ANSWERED_SHARE: Final = 0.95
 """Of the arrivals; above it the server kept up."""

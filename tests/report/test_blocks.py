@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.report.blocks import format_interval, format_observed
-from locust_llm.report.summary import SloResult
+from locust_llm.report.rows import SloResult
 from locust_llm.text.format import SAME, parse_brief
 
 

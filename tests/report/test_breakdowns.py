@@ -20,9 +20,9 @@ from locust_llm.report.breakdowns import (
     measure_model_mix,
 )
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.rows import RequestBreakdown, RequestGroup
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import select_requests
-from locust_llm.report.summary import RequestBreakdown, RequestGroup
 from locust_llm.slo.grammar import parse_rule
 
 

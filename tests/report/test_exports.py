@@ -16,8 +16,8 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.exports import STATS, _writer, export_summary_csv, export_summary_json
+from locust_llm.report.rows import Row
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Row
 from locust_llm.text.format import format_number
 
 

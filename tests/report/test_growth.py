@@ -9,8 +9,8 @@ from support.records import answered, failed
 from locust_llm.records.record import Record
 from locust_llm.report.breakdowns import MIN_REQUESTS, fit_ttft_growth
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.rows import TtftGrowth
 from locust_llm.report.selection import RequestSelection
-from locust_llm.report.summary import TtftGrowth
 from locust_llm.slo.intervals import find_interval_ranks
 
 

@@ -14,8 +14,9 @@ from locust_llm.report.exports import describe_slo_result, export_junit_xml
 from locust_llm.report.github import make_annotations, make_announcement, write_workflow_outputs
 from locust_llm.report.pull_request_comment import MAX_CHARACTERS, make_comment_body, make_comment_mark
 from locust_llm.report.render.text import render_markdown
+from locust_llm.report.rows import SloResult
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import SloResult, Summary
+from locust_llm.report.summary import Summary
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 30ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""

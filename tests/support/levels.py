@@ -1,6 +1,6 @@
 """Levels: stages of a sweep made by hand, for its plots."""
 
-from locust_llm.report.summary import LoadLevel, Row
+from locust_llm.report.rows import LoadLevel, Row
 
 
 def row(tag: str, p50: float, p99: float) -> Row:

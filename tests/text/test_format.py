@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.report.blocks import format_percentile
-from locust_llm.report.summary import Row
+from locust_llm.report.rows import Row
 from locust_llm.text.format import (
     SAME,
     clean_line,

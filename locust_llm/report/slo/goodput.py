@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.report.summary import GoodRequests, Row
+from locust_llm.report.rows import GoodRequests, Row
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
 from locust_llm.slo.rules import Rules

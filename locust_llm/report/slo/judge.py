@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from locust_llm.records.run import Run
 from locust_llm.report.compare.baseline import load_matching_base
 from locust_llm.report.compare.differences import measure_worsening
+from locust_llm.report.rows import LoadLevel, SloResult, SweepSummary
 from locust_llm.report.sections.delivery.analysis import CLIENT
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -32,7 +33,6 @@ from locust_llm.report.sections.sweep.knee import (
     find_passing_stages,
     is_client_distorted,
 )
-from locust_llm.report.summary import LoadLevel, SloResult, SweepSummary
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule

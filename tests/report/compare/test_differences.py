@@ -27,9 +27,9 @@ from locust_llm.report.compare.differences import (
     possible_ends,
     ratio_ends,
 )
+from locust_llm.report.rows import SloResult
 from locust_llm.report.slo.observed import Evaluation, ObservedValue
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import SloResult
 from locust_llm.slo.grammar import parse_rule
 
 

@@ -26,9 +26,10 @@ from locust_llm.report.charts.timeline import find_scene
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 from locust_llm.report.render.html import collect_slo_limits, render_report_page
+from locust_llm.report.rows import Knee, SweepSummary
 from locust_llm.report.sections.latency_parts.analysis import attribute_latencies
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Knee, Summary, SweepSummary
+from locust_llm.report.summary import Summary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
 RULES = ("ttft p95 < 800ms", "attainment >= 99% given ttft < 600ms and itl < 50ms", "error_rate < 1%")

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.run import Run
 from locust_llm.report.compare.differences import possible_ends
+from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.ab.model import (
     BROKEN,
     DIFFERENT,
@@ -35,7 +36,6 @@ from locust_llm.report.selection import Floats, RequestSelection, has_too_few_va
 from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
 from locust_llm.report.slo.observed import Evaluation
-from locust_llm.report.summary import SloResult
 from locust_llm.report.window import RateWindow
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
 from locust_llm.slo.client_verdict import OK, ClientVerdict

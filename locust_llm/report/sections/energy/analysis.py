@@ -5,8 +5,9 @@ from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.energy.model import Energy
-from locust_llm.report.summary import Summary, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
 
 MIN_COVERED: Final = 0.8

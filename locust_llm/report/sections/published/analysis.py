@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from locust_llm.records.run import Run
+from locust_llm.report.rows import LoadLevel
 from locust_llm.report.sections.published.model import PublishedCheck, Validity
-from locust_llm.report.summary import LoadLevel, Summary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.sweep import CONCURRENCY, FLAT
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.summary import Knee, LoadLevel, Row, Summary, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.report.summary import Knee, LoadLevel, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import OK

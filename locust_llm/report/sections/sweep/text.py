@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_percentile, label_row
+from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.metrics import NOTHING
 from locust_llm.report.sections.sweep.knee import describe_levels, explain_unsound, format_knee, is_client_distorted
-from locust_llm.report.summary import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import format_plain_number

@@ -11,12 +11,13 @@ from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.process_result import make_report_result
 from locust_llm.report.render import text
+from locust_llm.report.rows import LoadLevel, SweepSummary
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.published.analysis import check_validity
 from locust_llm.report.sections.published.model import Validity
 from locust_llm.report.sections.published.text import format_broken_rules
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import LoadLevel, Summary, SweepSummary
+from locust_llm.report.summary import Summary
 from locust_llm.settings.scenario import read_scenario
 from locust_llm.slo.published import PublishedRules, parse_published_rules
 

@@ -7,6 +7,7 @@ import pytest
 from support.records import a_run
 from support.stages import a_level
 
+from locust_llm.report.rows import LoadLevel, Row
 from locust_llm.report.sections.sweep.findings import (
     MAX_FLAT,
     MIN_STEEP,
@@ -14,7 +15,6 @@ from locust_llm.report.sections.sweep.findings import (
     describe_sweep_findings,
 )
 from locust_llm.report.sections.sweep.knee import find_knees
-from locust_llm.report.summary import LoadLevel, Row
 from locust_llm.settings.sweep import CONCURRENCY, INPUT
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100

@@ -1,0 +1,299 @@
+"""Rows: what a summary is made of, as frozen data: a metric, a group of requests, an SLO result, a stage, each a line of a table."""
+
+import msgspec
+
+from locust_llm.settings.sweep import REPEAT
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one phase. Values are in ``unit``; None where nothing was measured."""
+
+    label: str
+    tag: str
+    unit: str
+    count: int | None = None
+    """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    per: str = ""
+    """What it is of, where chunks hold several tokens: ``per token``, ``per chunk of 3.2``."""
+    effective: float | None = None
+    """Effective sample size: so many independent values would say as much of its mean rank; None: not asked."""
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+    """Of the sample (ddof=1); None below two values."""
+    sum: float | None = None
+    percentiles: dict[float, float] = {}
+    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure, or a request that
+    was cut: then it is in ``at_least``."""
+    at_least: dict[float, float] = {}
+    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
+    plus_minus: dict[float, tuple[float, float]] = {}
+    """By how much the true percentile may be lower, and by how much higher: see report/sections/measurement_uncertainty.py. Empty: nobody knows."""
+    intervals: dict[float, tuple[float, float]] = {}
+    """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this run."""
+
+    def uncertainty(self, percentile: float) -> tuple[float, float] | None:
+        """The ends between which the true percentile lies, chance and measurement together; None: not known."""
+        if (interval := self.intervals.get(percentile)) is None:
+            return None
+        lower, upper = self.plus_minus.get(percentile, (0.0, 0.0))
+        return max(interval[0] - lower, 0.0), interval[1] + upper
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of one kind: equal but for the words of their message that have digits in them."""
+
+    outcome: str
+    name: str
+    status: int | None
+    count: int
+    message: str
+    """The first one's."""
+
+
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What else was counted; of the profiling phase where nothing else is said."""
+
+    cut_ages_s: tuple[float, float] | None = None
+    """The shortest and the longest time after its send at which a request was cut; None: none was."""
+    cut_without_chunk: int = 0
+    """Requests that were cut before their first chunk."""
+    warmup: int
+    never_sent: int
+    turned_away: int
+    records_lost: int
+    broken_lines: int
+    chunks: int
+    """Of successful requests."""
+    merged_chunks: int
+    ttft_upper_bounds: int
+    """Successful requests whose first chunk came together with others: it may have arrived sooner."""
+    not_streamed: int
+    tokens_from_usage: int
+    tokens_from_chunks: int
+    tokens_unknown: int
+    without_itl: dict[str, int] = {}
+    """How many successful requests have no Inter Token Latency, by the reason."""
+    rejected_counts: dict[str, tuple[int, str]] = {}
+    """By the field of the record: in how many successful requests a count of the server's contradicted the answer and was
+    not taken, and what the server wrote in one of them."""
+    gaps_left_out: int
+    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
+    gaps_exact: bool
+    tokens_per_chunk: float | None = None
+    chunks_counted: int = 0
+    """Successful requests with a count of tokens in each chunk."""
+    retransmits: int = 0
+    """TCP segments that had to be sent again to the server."""
+
+
+class GateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate did in a stretch of time."""
+
+    mean_used: float
+    """Time-weighted mean of ``used``."""
+    max_used: int
+    waited_s: float
+    """For how long at least one request waited while there was a limit."""
+    utilisation: float | None
+    """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
+
+
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that have something in common."""
+
+    label: str
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    rows: tuple[Row, ...]
+    """TTFT and ITL, where requests had waits TTFT from Due before them. Each has p50, p90, p95, p99. ITL by the limit or
+    rate of a ramp is of requests that decoded under it alone."""
+    input_tokens: float | None = None
+    """Mean as delivered; only by turn."""
+    cached_share: float | None = None
+
+
+class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of the profiling phase divided; a group may be all of them."""
+
+    by: str
+    groups: tuple[RequestGroup, ...]
+
+    @property
+    def of_ramp(self) -> bool:
+        """By the limit, or the rate, of a ramp."""
+        return self.by.endswith(" of the ramp")
+
+    @property
+    def of_names(self) -> bool:
+        """By the names of requests, which may be other work each."""
+        return "name" in self.by.split(" / ")
+
+
+class SloResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
+
+    rule: str
+    """Its canonical text; as it was given where it cannot be read."""
+    status: str
+    """PASS, FAIL or INCONCLUSIVE."""
+    decides: bool = True
+    """False: it only warns."""
+    abort: bool = False
+    observed: float | None = None
+    """Infinite: a percentile that lands on a failure (null in JSON)."""
+    worst: float | None = None
+    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best, this one at its worst."""
+    limit: float | None = None
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
+    count: int | None = None
+    """How many values or requests it is made of, failures included where they count."""
+    effective: float | None = None
+    """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
+    longer_s: float | None = None
+    """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
+    longer_is_exact: bool = False
+    """They decide it if the requests go on as they did; else half of such runs need less, or up to ten times as much."""
+    reason: str = ""
+    """One sentence: why it is inconclusive, or what else is to be known."""
+
+
+class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
+
+    conditions: str  # in words, and where they come from
+    attainment: float
+    """Their share; failures and cut requests are in the denominator."""
+    attainment_most: float | None = None
+    """Were each cut request good that may be; None: there is none."""
+    goodput_per_s: float
+    low: float | None
+    high: float | None
+
+
+class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was inside and what went through in the measured time of a stage, whenever it was sent."""
+
+    in_flight: float
+    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    per_s_error: float | None = None
+    """Standard error of the requests answered a second; None with too few."""
+    delivered: float | None = None
+    """Of an open loop: requests answered in this time, over those that were due in it."""
+    kept_up: bool | None = None
+    """Of an open loop: that is 95 % and more, or what is missing may be inside by chance."""
+
+
+class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
+
+    number: int
+    value: float
+    """Of what the sweep changes."""
+    users: int | None
+    """Concurrent sessions asked for; None: as many as the arrivals needed."""
+    duration_s: float | None
+    requests: int
+    succeeded: int
+    warmup: int = 0
+    """Requests that had ended before it was measured."""
+    failure_rate: float | None
+    residual: float | None
+    """Of Little's law: above 5 % the stage was not stationary."""
+    why: str  # why it ended
+    client: str | None  # the client verdict
+    client_reasons: tuple[str, ...] = ()
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    requests_per_s_error: float | None = None
+    """Its standard error; None: unknown."""
+    latencies: dict[str, Row]
+    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
+    output_token_throughput_per_user, as in its own summary."""
+    in_flight: float | None = None
+    delivered: float | None = None
+    kept_up: bool | None = None
+    """These three as in Steady."""
+    completed: float | None = None
+    """The same as ``delivered``, by the word that runs without stages have for it."""
+    attainment: float | None = None
+    """Share of its requests that meet every condition; None where no rule gives any."""
+    goodput_per_s: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
+    """The ends of its 95 % interval."""
+    slowdown: float | None = None
+    """Of gaps with another request in prefill."""
+    lost_share: float | None = None
+    """Of the decode time, to prefills. Both as in Interference."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Conclusions may use it: the client verdict is OK, and requests succeeded."""
+        return self.client in (None, "OK") and self.succeeded > 0
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a sweep turns, by one named rule."""
+
+    rule: str
+    """Its name: see report/sections/sweep/knee.py."""
+    value: float | None
+    """Of what the sweep changes; None: this rule finds none, and ``text`` says why."""
+    low: float | None = None
+    high: float | None = None
+    """Between which values it lies; None: open on that side, or this rule has no bounds."""
+    reach: float | None = None
+    """How far the truth may lie from a value that is no stage (95 %); None: unknown."""
+    text: str  # what was found and how, one or two sentences
+
+
+class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep, or repeats of one load, amount to."""
+
+    axis: str
+    """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
+    unit: str
+    levels: tuple[LoadLevel, ...]
+    """In the order of their values; of repeats in that of time."""
+    ended: str
+    """Why there are no more."""
+    conditions: str = ""
+    """What a good request is, in words; empty: nothing says so."""
+    knees: tuple[Knee, ...] = ()
+    findings: tuple[str, ...] = ()
+    """What follows from it, one sentence or two each: slope, limits for a gateway, cost."""
+    spread: tuple[Row, ...] = ()
+    """Of repeats: a figure over all of them; ``count`` is how many had it."""
+    missing: tuple[str, ...] = ()
+    """Stages that are not among the levels, and why: one sentence each."""
+
+    @property
+    def repeats(self) -> bool:
+        """Of one load: all of them together are as good as one long run."""
+        return self.axis == REPEAT
+
+
+class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time to the first token goes with the length of the prompt, over successful requests."""
+
+    short_tokens: float
+    long_tokens: float
+    """The quartiles of the input lengths."""
+    short_ttft_ms: float
+    long_ttft_ms: float
+    """The median of TTFT of the quarter with the shortest, and of that with the longest prompts."""
+    ms_per_1k: float
+    """By how much TTFT is longer for each 1,000 tokens."""
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
+    count: int
