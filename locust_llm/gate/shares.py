@@ -211,7 +211,8 @@ class GateShares:
         pool = round(limit * sum(part.demand for part in small.values()) / total)
         pool = min(max(1, pool), limit - len(large)) if small else 0
         if large:
-            rest, demand = limit - pool - len(large), sum(part.demand for part in large.values())
+            rest = limit - pool - len(large)
+            demand = sum(part.demand for part in large.values())
             over = demand - len(large)
             for part in large.values():
                 part.fraction = 1 + rest * (part.demand - 1) / over if over else 1.0
@@ -302,7 +303,8 @@ class GateLease:
 
     def _state(self) -> _State:
         gate = self.gate
-        share, hungry = gate.share, gate.waiting > 0
+        share = gate.share
+        hungry = gate.waiting > 0
         if share is None:
             return _State(0, 0, False)
         return _State(max(share, gate.used), 0 if hungry or not self._wanted else max(0, share - gate.used), hungry)
@@ -315,6 +317,7 @@ class GateLease:
             if gate.admitted >= self._last or nobody:
                 self._exhausted = True
                 gate.set_share(0)
-        state, reported = self._state(), self._reported
+        state = self._state()
+        reported = self._reported
         if state.reserved < reported.reserved or state.free > reported.free or state.hungry > reported.hungry:
             self._urgent.set()

@@ -50,7 +50,9 @@ class CandidateChanges(msgspec.Struct, frozen=True):
 
 def order_blocks(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
     """The blocks in the order of time, pair 0 and as many as are counted; the same for the same seed."""
-    random, blocks, first = Random(f"{seed}/arms"), list[TrialBlock](), CANDIDATE
+    random = Random(f"{seed}/arms")
+    blocks = list[TrialBlock]()
+    first = CANDIDATE
     for pair in range(pairs + 1):
         first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
         blocks += [TrialBlock(pair, first), TrialBlock(pair, opposite_arm(first))]

@@ -52,7 +52,10 @@ def join_server_url(address: str, path: str) -> str:
         return address + path
     own = {name for name, _ in parse_qsl(path.partition("?")[2], keep_blank_values=True)}
     more = "&".join(part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in own)
-    return base + path + (("&" if "?" in path else "?") + more if more else "")
+    if not more:
+        return base + path
+    joint = "&" if "?" in path else "?"
+    return f"{base}{path}{joint}{more}"
 
 
 def split_replica_urls(hosts: str) -> tuple[str, ...]:

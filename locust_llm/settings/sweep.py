@@ -290,7 +290,8 @@ def parse_duration_range(text: str) -> tuple[float, float]:
     """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
     low, dots, high = text.partition("..")
     try:
-        at_least_s, at_most_s = read_number(float, low), read_number(float, high if dots else low)
+        at_least_s = read_number(float, low)
+        at_most_s = read_number(float, high if dots else low)
     except ValueError:
         at_least_s = at_most_s = 0.0
     if not 0 < at_least_s <= at_most_s <= SECONDS:

@@ -416,7 +416,8 @@ def _prompts(s: Settings) -> Iterator[str]:
 
 def _pooling(s: Settings) -> Iterator[str]:
     """Of embeddings and rerank, which have no output."""
-    kind, usual = f"--endpoint-type {s.endpoint_type}", Settings()
+    kind = f"--endpoint-type {s.endpoint_type}"
+    usual = Settings()
     if s.generates:
         if s.batch_size_text != usual.batch_size_text:
             yield f"--batch-size-text is of --endpoint-type embeddings or rerank, and {s.endpoint_type} has one prompt"
@@ -441,13 +442,12 @@ def _pooling(s: Settings) -> Iterator[str]:
             yield f"{kind} has no conversation: leave out {flag}"
     if s.input_file and s.batch_size_text > 1:
         yield "--batch-size-text is of synthetic inputs: with --input-file each message of a row is an input"
-    good = [("--goodput", condition.metric) for condition in s.rules.good]
-    of_rules = [
-        (f"SLO {str(rule)!r}", metric)
-        for rule in s.rules.readable
-        for metric in (rule.metric, *(condition.metric for condition in rule.given))
-    ]
-    for what, metric in dict.fromkeys((*of_rules, *good)):
+    used = list[tuple[str, str]]()
+    for rule in s.rules.readable:
+        metrics = [rule.metric, *(condition.metric for condition in rule.given)]
+        used += [(f"SLO {str(rule)!r}", metric) for metric in metrics]
+    used += [("--goodput", condition.metric) for condition in s.rules.good]
+    for what, metric in dict.fromkeys(used):
         if instead := BY_WORD[metric].instead:
             yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
 
@@ -467,7 +467,8 @@ def _media(s: Settings) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    pixels, samples = s.image_width_mean * s.image_height_mean, s.audio_length_mean * max(s.media.rates) * 1000
+    pixels = s.image_width_mean * s.image_height_mean
+    samples = s.audio_length_mean * max(s.media.rates) * 1000
     if pixels > MAX_PIXELS:
         yield f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most {MAX_PIXELS / 1e6:.0f} are made"
     if samples > MAX_SAMPLES:
@@ -513,7 +514,8 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
     ):
         if given:
             yield f"{flag} and {other} exclude each other: {why}"
-    block, mean = s.cache_block_size or 1, round(s.synthetic_input_tokens_mean)
+    block = s.cache_block_size or 1
+    mean = round(s.synthetic_input_tokens_mean)
     most = max_cached_blocks(mean, block) * block / mean
     if not s.seq_dist and not s.synthetic_input_tokens_stddev and s.prefix_cache_hit_rate > 100 * most:
         of = f" of blocks of {block}" if block > 1 else ""
