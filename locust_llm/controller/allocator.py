@@ -196,7 +196,8 @@ class Allocator:
         """What a lost process had to send goes to the others. How many sessions ended with it, and how many of its arrivals
         are never sent."""
         self._users.update(worker, 0)
-        gone, never = self._sessions.lost(worker, loss.phase, loss.sessions), 0
+        gone = self._sessions.lost(worker, loss.phase, loss.sessions)
+        never = 0
         for phase, count in loss.done.items():
             unsent = loss.unsent[phase]
             over = self.plan.returned(phase, count - unsent)

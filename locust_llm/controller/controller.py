@@ -92,7 +92,8 @@ class Controller:
         self.survey = survey
         headers = read_request_headers(environment.parsed_options)
         own = read_candidate_headers(environment.parsed_options)
-        self._headers, self._own_headers = headers, {f"candidate {name}": value for name, value in own.items()}
+        self._headers = headers
+        self._own_headers = {f"candidate {name}": value for name, value in own.items()}
         self.epoch = epoch
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""

@@ -54,7 +54,9 @@ class Dispatcher:
     ) -> None:
         """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the schedule is ``lead_s`` later.
         ``lasts_s``: when it ends, where it does not end with its last arrival."""
-        self._began, self._dealt, self._through = self._clock() + lead_s, 0, False
+        self._began = self._clock() + lead_s
+        self._dealt = 0
+        self._through = False
         self._stopped = False
         self._phase, self._started_at, self._lasts_s = phase, now + lead_s, lasts_s
         self._ahead.clear()

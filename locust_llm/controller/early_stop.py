@@ -82,7 +82,8 @@ class ShareMonitor:
         """``what``: what those requests are that are counted."""
         self._may, self._at_least, self._what = may, at_least, what
         self._beyond = self._open = self._open_beyond = 0
-        self._of_values, self._of_beyond = CorrelationTime(), CorrelationTime()
+        self._of_values = CorrelationTime()
+        self._of_beyond = CorrelationTime()
         self.count = 0
 
     def add(self, beyond: bool, value: float | None = None) -> None:
@@ -166,7 +167,8 @@ class RuleMonitor:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        measure, down = BY_WORD[rule.metric], rule.op.startswith("<")
+        measure = BY_WORD[rule.metric]
+        down = rule.op.startswith("<")
         percentile, metric = rule.percentile, measure.metric
         self.counts_first_wave = rule.stat in ("min", "max")
         """One value decides: it is no question of how many there are."""
@@ -190,8 +192,11 @@ class RuleMonitor:
             self.tally = MeanMonitor(least, -1.0, "% of the gaps within the limit", 100.0)
             self._add = partial(self._gaps, self.tally)
         else:
-            may = 0.0 if percentile is None else 1 - percentile / 100 if down else percentile / 100
-            self.tally = ShareMonitor(may, 0 if percentile is None else count_needed_values(percentile))
+            may, at_least = 0.0, 0
+            if percentile is not None:
+                may = 1 - percentile / 100 if down else percentile / 100
+                at_least = count_needed_values(percentile)
+            self.tally = ShareMonitor(may, at_least)
             self._add = partial(self._value, self.tally, metric)
 
     def add(self, record: Record, *, first_wave: bool = False) -> None:
@@ -277,7 +282,9 @@ class EarlyStop:
         """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
         that are added; ``overdue``: also that counts which is beyond a limit already."""
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
-        self._first_wave, self._sends, self._overdue = first_wave, sends or RequestsInFlight(), overdue
+        self._first_wave = first_wave
+        self._sends = sends or RequestsInFlight()
+        self._overdue = overdue
         self._users: set[tuple[str, int]] = set()
         """Whose first request is over."""
 
@@ -314,7 +321,9 @@ class EarlyStop:
         found = {}
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
-            state = "nothing yet" if holds is None else "within so far" if holds else "beyond so far"
+            state = "within so far" if holds else "beyond so far"
+            if holds is None:
+                state = "nothing yet"
             counted = holds is not None and isinstance(tally, ShareMonitor)
             broken = self._is_broken(watched)  # notes what is under way, for the text
             text = f"{tally}{self._left_out(watched)}" if counted else ""

@@ -96,5 +96,6 @@ class GateLimit:
     def renew(self, worker: str, at: float) -> None:
         """The answer to its status of that moment of its own clock: for so long it may use its share."""
         context = self._context
-        now, heard = self._time.monotonic() + measure_clock_offset_s(), context.heard_of(worker)
+        now = self._time.monotonic() + measure_clock_offset_s()
+        heard = context.heard_of(worker)
         context.send(Renewal(self.shares.share(worker), at, now, heard), worker)

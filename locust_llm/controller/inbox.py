@@ -54,7 +54,8 @@ def receive_from_workers(
 ) -> Callable[[str], bool]:
     """For the master, or the only process. Returns whether a worker has greeted and may take part. ``refuse``: ends a run
     that cannot be."""
-    greeted, secrets = {LOCAL}, list_secret_names(environment.parsed_options)
+    greeted = {LOCAL}
+    secrets = list_secret_names(environment.parsed_options)
 
     def listener(msg: Any, **kw: Any) -> None:
         worker = msg.node_id

@@ -47,7 +47,10 @@ class ClientLateness:
         self.chunks = self.merged = 0
         self.latest_s = self.late_s = self.taken_s = 0.0
         """From admission to send: the longest, and all; from admission to the end, all."""
-        self.ttft, self.soonest, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
+        self.ttft = Histogram()
+        self.soonest = Histogram()
+        self.read_lag = Histogram()
+        self.send_lag = Histogram()
         self.health: ProcessHealth | None = None
 
     def add(self, record: Record) -> None:
@@ -296,7 +299,8 @@ class LiveStats:
     def _count_tokens_per_s(self) -> float:
         if not self._reads_at:
             return 0.0
-        (since, before), now = self._reads_at[0], self._clock()
+        since, before = self._reads_at[0]
+        now = self._clock()
         last_at = self._reads_at[-1][0]
         if since < last_at and now - last_at < MAX_SILENCE_S:  # what was read since then is not known yet
             now = last_at

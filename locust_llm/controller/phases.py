@@ -200,8 +200,9 @@ class PhaseRunner:
         """How far a run is that somebody stops before its end; empty where it is at its end, or has none."""
         s, stages = self._settings, self.stages
         if stages is not None:
-            where = str(stages) if stages.number else f"the first {'block' if s.compares else 'stage'}"
-            return f"in {where}"
+            if stages.number:
+                return f"in {stages}"
+            return "in the first block" if s.compares else "in the first stage"
         elapsed_s = self._time.now() - self._store.profiling_at
         if self.plan.phase == WARMUP:
             return "in the warmup"

@@ -83,8 +83,10 @@ def format_phase_position(control: Controller, elapsed_s: float) -> str:
         return phase
     if control.stages is not None and phase != WARMUP:
         return f"{control.stages}, {elapsed_s:.0f} s"
-    lasts_s = s.warmup_duration if phase == WARMUP else s.longest_s if phase == PROFILING else None
-    return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
+    lasts_s = {WARMUP: s.warmup_duration, PROFILING: s.longest_s}.get(phase)
+    if lasts_s is None:
+        return f"{phase} {elapsed_s:.0f} s"
+    return f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
 
 
 def format_request_counts(control: Controller) -> str:
@@ -122,12 +124,15 @@ def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
 
 
 def _look(control: Controller, out: TextIO, live: bool) -> None:
-    phase, since, looks = "", time.monotonic(), 0
+    phase = ""
+    since = time.monotonic()
+    looks = 0
     try:
         while True:
             gevent.sleep(EVERY_S)
             looks += 1
-            now, before = time.monotonic(), phase
+            now = time.monotonic()
+            before = phase
             phase = f"{control.plan.phase}{control.draining}"
             if before not in ("", phase):
                 since = now

@@ -185,7 +185,9 @@ class RunStore:
         self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
         self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         self.folder = make_run_folder(settings, survey.model)
-        self.live_stats, self.totals, self.buffering = LiveStats(monotonic), RunTotals(), Buffering()
+        self.live_stats = LiveStats(monotonic)
+        self.totals = RunTotals()
+        self.buffering = Buffering()
         self.started_at = now()
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
@@ -204,7 +206,8 @@ class RunStore:
         """No request succeeded: the headline says so, and why."""
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
-        self._first, self._key = FirstRequests(), has_key(headers)
+        self._first = FirstRequests()
+        self._key = has_key(headers)
         self._silence = SilenceDetector()
         self._out_of_memory = ""
         """The message of the first failure that is about memory."""

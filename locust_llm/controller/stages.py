@@ -157,13 +157,16 @@ class StageRunner:
 
     def stage(self) -> Stage:
         """This one, when it is over."""
-        stretch, now = self._stretch, self._ended_at or self._clock()
+        stretch = self._stretch
+        now = self._ended_at or self._clock()
         if stretch is None:  # a repeat counts from its first request to its last
             measured_at: float | None = self._began_at
             ended_at, residual = now, None
             why = COUNT if self.settings.request_count or self.settings.num_sessions else TIME_UP
         else:
-            measured_at, ended_at, residual = stretch.measured_at, stretch.ended_at or now, stretch.residual
+            measured_at = stretch.measured_at
+            ended_at = stretch.ended_at or now
+            residual = stretch.residual
             why = stretch.why or STOPPED
         return Stage(
             number=self.number,

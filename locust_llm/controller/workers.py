@@ -168,7 +168,8 @@ class WorkerRegistry:
         """Those that are dead for certain, or have been silent for too long."""
         if self.alone:
             return []
-        now, clients = self._clock(), self._runner.clients
+        now = self._clock()
+        clients = self._runner.clients
         return [
             name for name, worker in self._members.items()
             if not worker.through and (
@@ -216,7 +217,8 @@ class WorkerRegistry:
             unsent[phase] = max(0, count - left)
             left = max(0, left - count)
         self._lost[name] = sent
-        health, clock_error_s = worker.health, self._clock_errors_s.get(name, 0.0)
+        health = worker.health
+        clock_error_s = self._clock_errors_s.get(name, 0.0)
         health = health and msgspec.structs.replace(health, clock_error_s=clock_error_s)
         return WorkerLoss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads)
 

@@ -43,7 +43,9 @@ class HealthMonitor:
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = clock, cpu_clock, cpu_waits_s, sleep
-        self._began, self._cpu_began, self._waits_began_s = clock(), cpu_clock(), cpu_waits_s()
+        self._began = clock()
+        self._cpu_began = cpu_clock()
+        self._waits_began_s = cpu_waits_s()
         self._lags_s: list[float] = []
         self._greenlet = gevent.spawn(self._look)  # not guarded: without it the lags are of less time, no more
 

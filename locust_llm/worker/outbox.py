@@ -115,7 +115,8 @@ class RecordInbox:
     def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
         """(serial, packed record) of a batch or of a journal: the records that were not here. Raises ValueError for what
         is no record; then none was taken."""
-        below, apart = self._below.get(worker, 1), self._apart.setdefault(worker, set())
+        below = self._below.get(worker, 1)
+        apart = self._apart.setdefault(worker, set())
         came = {serial: unpack_record(packed) for serial, packed in frames if serial >= below and serial not in apart}
         apart.update(came)
         while below in apart:

@@ -120,7 +120,8 @@ class _Worker:
 
     def report(self) -> None:
         """The greenlet that sends the status of this process: four times a second, and when others wait for its share."""
-        sender, due = self.sender, time.monotonic()
+        sender = self.sender
+        due = time.monotonic()
         while True:
             sender.urgent.wait(max(0.0, due - time.monotonic()))
             sender.urgent.clear()
@@ -195,7 +196,8 @@ class _Worker:
         and finds the journal."""
         if self._here == self._folder:
             return False
-        path, count = self._here / RECORDS, format_count(self.outbox.waiting, "record")
+        path = self._here / RECORDS
+        count = format_count(self.outbox.waiting, "record")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()

@@ -54,10 +54,12 @@ class ReferenceStreams:
 
     def _renew(self, missing: str) -> None:
         self._missing = missing
-        self._began, self._cpu_began_s = time.monotonic(), self._cpu_clock()
+        self._began = time.monotonic()
+        self._cpu_began_s = self._cpu_clock()
         self._asked = 0
         """Streams so far."""
-        self._run, self._stage = TimingDifferences(), TimingDifferences()
+        self._run = TimingDifferences()
+        self._stage = TimingDifferences()
         self._greenlets: list[gevent.Greenlet] = []
         self._server: TruthServer | None = None
 
@@ -104,7 +106,9 @@ class ReferenceStreams:
 
     def _streams(self, request: Request) -> None:
         """A greenlet: one stream after the other."""
-        line, gate, failures = UserConnection(), Gate(), 0
+        line = UserConnection()
+        gate = Gate()
+        failures = 0
         self._lines.append(line)
         try:
             while failures < FAILURES:

@@ -144,8 +144,11 @@ class RequestSender:
 
     def answer(self, record: Record, *, keep_text: bool = True) -> Answer:
         """What ``chat()`` returns of the request just sent."""
-        kept = stream.answer.deltas if (stream := self.line.stream) is not None else [] if keep_text else None
-        return build_answer(record, kept, mark_response_id(self.kept.id))
+        stream = self.line.stream
+        deltas = [] if keep_text else None  # of a request that was never sent
+        if stream is not None:
+            deltas = stream.answer.deltas
+        return build_answer(record, deltas, mark_response_id(self.kept.id))
 
     def send(
         self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
@@ -217,7 +220,9 @@ class RequestSender:
 
     def _labels(self, permit: Permit, turn: OutgoingTurn, side: VariantTarget) -> dict[str, Any]:
         """What the record says of this request, whatever becomes of it."""
-        settings, user, block = self.sender.settings, self._user, self.sender.block(permit.phase)
+        settings = self.sender.settings
+        user = self._user
+        block = self.sender.block(permit.phase)
         return {
             "worker": self.sender.worker, "user": user.number, "user_class": type(user).__name__,
             "phase": label_phase(permit.phase), "stage": stage_of_phase(permit.phase),
@@ -395,7 +400,8 @@ class RequestSender:
             record = replace(record, backend=sanitise_text(backend, secrets, most=NAME_BYTES))
         if usual:
             return record, ""
-        message, reason = sanitise_text(record.error, secrets), record.finish_reason
+        message = sanitise_text(record.error, secrets)
+        reason = record.finish_reason
         record = replace(
             record, error=message, finish_reason=None if reason is None else sanitise_text(reason, secrets)
         )
@@ -415,7 +421,8 @@ class SenderPool:
     def __init__(self, user: SendingUser) -> None:
         self._user = user
         self.main = RequestSender(user)
-        self._all, self._free = [self.main], list[RequestSender]()
+        self._all = [self.main]
+        self._free = list[RequestSender]()
 
     def tenant(self, session: str) -> str:
         """Whose this session is."""

@@ -162,7 +162,8 @@ class Fork:
         return self._begin(lambda: self._line.tool(tool, *args, **keywords))
 
     def _begin(self, what: Callable[[], Any]) -> Pending:
-        before, pending = self._last, Pending(self._line)
+        before = self._last
+        pending = Pending(self._line)
 
         def run() -> None:
             try:

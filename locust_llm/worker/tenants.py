@@ -27,7 +27,8 @@ class TenantAssigner:
     ) -> None:
         """``headers``: more of them, by tenant; one may take the place of the usual one."""
         s = settings or Settings()
-        self._headers, self._isolate = headers or {}, s.isolate or ""
+        self._headers = headers or {}
+        self._isolate = s.isolate or ""
         self._priorities: Mapping[str, int] = parse_tenant_priorities(s.tenant_priority) if s.tenant_priority else {}
         self._draw = parse_model_mix(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
         self._seed = Random().getrandbits(64) if s.random_seed is None else s.random_seed
@@ -42,7 +43,8 @@ class TenantAssigner:
 
     def begin_block(self, block: TrialBlock, seed: str) -> None:
         """From now on they are drawn from this seed."""
-        self._block, self._random = block, Random(f"{seed}/tenants")
+        self._block = block
+        self._random = Random(f"{seed}/tenants")
         self.close()
         self._over = Event()
 

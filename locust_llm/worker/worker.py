@@ -111,7 +111,10 @@ class WorkerContext:
         self.affinity = Affinity({"": VariantTarget("", "", None, ())})
         self._forms: dict[str, RequestForm] = {}
         """By side: what was learnt during the load."""
-        self.tenants, self._place, self._salt, self.trace = TenantAssigner(), 0, "", ""
+        self.tenants = TenantAssigner()
+        self._place = 0
+        self._salt = ""
+        self.trace = ""
         self.closed = False
         self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
@@ -168,7 +171,8 @@ class WorkerContext:
             self._renew()
         self.epoch = epoch
         start_new_reader()
-        self._machine, self._watch = detect_machine(), HealthMonitor()
+        self._machine = detect_machine()
+        self._watch = HealthMonitor()
         self.settings = s = order.settings
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self._sentinels.begin(s.selftest, s.run_time_s)
@@ -194,7 +198,8 @@ class WorkerContext:
         if self._stage_watch is not None:
             health = self._stage_watch.stop(self.worker, self._stage)
             self.send(StageHealth(replace(health, certificate=self._sentinels.stage())))
-        self._stage, self._stage_watch = number, HealthMonitor() if number else None
+        self._stage = number
+        self._stage_watch = HealthMonitor() if number else None
         self._sentinels.begin_stage()
         s = self.settings
         if (block := s.block(number)) is not None:
