@@ -74,7 +74,9 @@ def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
         if isinstance(delta.function_call, dict):
             _extend(message.setdefault("function_call", {"name": "", "arguments": ""}), delta.function_call)
     if calls:
-        message["tool_calls"] = [{key: value for key, value in call.items() if key != "index"} for call in calls]
+        for call in calls:
+            call.pop("index", None)  # of a stream alone
+        message["tool_calls"] = calls
     if not content and (calls or "function_call" in message):
         message["content"] = None
     return message
@@ -91,7 +93,8 @@ def _text(parts: list[Any]) -> Any:
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     """A part with the index of a call belongs to it, unless it has another id: Gemini numbers each call 0. A part without
     either goes on with the last one."""
-    index, id_ = part.get("index"), part.get("id")
+    index = part.get("index")
+    id_ = part.get("id")
     call = None
     if index is not None:
         call = next((call for call in reversed(calls) if call.get("index") == index), None)

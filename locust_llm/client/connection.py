@@ -112,7 +112,8 @@ class Connection:
             if isinstance(error, Exception):
                 outcome = _outcome(error)
                 if not self._reached and outcome != "no_socket":
-                    outcome, error = "proxy", _by_proxy(target, error)
+                    outcome = "proxy"
+                    error = _by_proxy(target, error)
                 raise ConnectFailed(outcome, f"{where}: {error}") from error
             raise
         finally:
@@ -206,7 +207,8 @@ class Connection:
             return None, self._retransmits
         if len(info) < _TCP_INFO_BYTES:
             return None, self._retransmits
-        (rtt_us,), (total,) = _U32.unpack_from(info, _TCPI_RTT), _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
+        (rtt_us,) = _U32.unpack_from(info, _TCPI_RTT)
+        (total,) = _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
         if len(info) >= _TCP_INFO_WITH_MIN:
             (least_us,) = _U32.unpack_from(info, _TCPI_MIN_RTT)
             rtt_us = rtt_us if least_us == _NO_RTT else least_us

@@ -184,7 +184,8 @@ def _admitted(
         connection = line.connection
         assert connection is not None
         line.stream = stream
-        reader, sealed = get_stream_reader(), connection.sealed(request.pieces)
+        reader = get_stream_reader()
+        sealed = connection.sealed(request.pieces)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
             reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
@@ -292,8 +293,10 @@ def _record(
     counts = answer.settled
     tokens, tokens_from, reasoning, hidden = counts.output, "usage", counts.reasoning, answer.hidden_tokens
     if tokens is None:
-        counted = not chunk_us and request.labels.get("inputs") and counts.input is not None
-        tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "usage" if counted else "")
+        if chunk_us:
+            tokens, tokens_from = len(chunk_us), "chunks"
+        elif not request.labels.get("inputs") or counts.input is None:
+            tokens_from = ""  # nobody counted
         reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be
     if outcome == OK and answer.results is not None and answer.results < (asked := request.labels.get("inputs") or 0):
         outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"

@@ -25,7 +25,8 @@ class LoopTurns:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """``clock``: that of the loop, libev's."""
-        self._first, self._clock = BoundedSemaphore(1), clock
+        self._first = BoundedSemaphore(1)
+        self._clock = clock
 
     def take(self) -> None:
         """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned. One turn is

@@ -77,7 +77,9 @@ class Proxy(msgspec.Struct, frozen=True):
             status = _STATUS.match(data)
             if status is None:
                 raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
-            code, head, data = int(status[1]), data[: end.end()], data[end.end() :]
+            code = int(status[1])
+            head = data[: end.end()]
+            data = data[end.end() :]
             if code >= 200:  # else it is an interim one
                 break
         if code >= 300:
@@ -139,7 +141,8 @@ def _proxy(url: str) -> Proxy | None:
         return None
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname or "", parts.port or PORT
+        host = parts.hostname or ""
+        port = parts.port or PORT
     except ValueError:
         return Proxy("", 0, mistake="its URL in the environment is none")
     login = ""

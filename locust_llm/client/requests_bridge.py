@@ -51,7 +51,8 @@ def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
     """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests has them; without a
     ``cert`` that of the environment. Raises OSError of the files that they name."""
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80)
+    host = parts.hostname or ""
+    port = parts.port or PORTS.get(parts.scheme, 80)
     context = make_tls_context(verify, cert or find_client_certificate()) if parts.scheme == "https" else None
     return Target(host, port, context, find_proxy(parts.scheme, host, port), current_source_addresses())
 
@@ -73,7 +74,8 @@ def session_proxies(url: str) -> dict[str, str]:
     """For a session of requests: the proxy to the server of ``url``, and to no other."""
     if resolve_proxy(url) is None:
         return {}
-    parts, found = urlsplit(url), requests.utils.get_environ_proxies(url)
+    parts = urlsplit(url)
+    found = requests.utils.get_environ_proxies(url)
     return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, found) or ""}
 
 
@@ -85,7 +87,8 @@ def find_trusted_certificates() -> str:
 
 def find_client_certificate() -> tuple[str, str] | str | None:
     """That of this client, and the file with its key where that is another one."""
-    cert, key = os.environ.get(CLIENT_CERT, ""), os.environ.get(CLIENT_KEY, "")
+    cert = os.environ.get(CLIENT_CERT, "")
+    key = os.environ.get(CLIENT_KEY, "")
     return (cert, key) if cert and key else cert or None
 
 
@@ -178,6 +181,7 @@ def update_session(session: requests.Session, prepared: requests.PreparedRequest
         response.status_code = stream.status or 0
         response.headers.update({k: str(v) for k, v in stream.frame.items()})
         response._content = stream.body
-        response.url, response.request = prepared.url or "", prepared
+        response.url = prepared.url or ""
+        response.request = prepared
         for hook in hooks if isinstance(hooks, list) else [hooks]:
             hook(response)

@@ -361,7 +361,8 @@ class Response:
                         self.answer.add_alike(*event)
                 self.answer.find_form()
         self._frame()
-        pieces, self.frame.pieces = self._look_for_events(self.frame.pieces), []
+        pieces = self._look_for_events(self.frame.pieces)
+        self.frame.pieces = []
         self._decoded, self.waiting_bytes = self._framed, 0
         if self._events is None:
             most = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BYTES
@@ -380,7 +381,8 @@ class Response:
         self._bound()
 
     def _bound(self) -> None:
-        chunks, most = len(self.answer.chunk_reads), self.max_bytes
+        chunks = len(self.answer.chunk_reads)
+        most = self.max_bytes
         if self.received_bytes > most or MIN_READ_BYTES * self._framed > most or MIN_CHUNK_BYTES * chunks > most:
             self._ends(TOO_LARGE, f"more than {most} bytes")
             self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]

@@ -28,9 +28,9 @@ class SourceAddresses:
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = tuple(addresses)
-        self._of = {
-            family: tuple(one for one in self.addresses if address_family(one) == family) for family in VERSIONS
-        }
+        self._of: dict[int, tuple[str, ...]] = dict.fromkeys(VERSIONS, ())
+        for address in self.addresses:
+            self._of[address_family(address)] += (address,)
         self._connections = 0
 
     def of(self, family: int) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ class TLSLayer:
     """Its two buffers. Used by one thread at a time: see reader/stream.py."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._greeting = ServerHello()
         self._without_data = 0
@@ -99,7 +100,9 @@ class ServerHello:
     """The first message of a server, of whatever records it is made."""
 
     def __init__(self) -> None:
-        self._records, self._message, self._whole = bytearray(), bytearray(), False
+        self._records = bytearray()
+        self._message = bytearray()
+        self._whole = False
 
     def add(self, data: bytes) -> None:
         """What came next."""

@@ -145,7 +145,7 @@ class RequestSender:
     def answer(self, record: Record, *, keep_text: bool = True) -> Answer:
         """What ``chat()`` returns of the request just sent."""
         stream = self.line.stream
-        deltas = [] if keep_text else None  # of a request that was never sent
+        deltas: list[Any] | None = [] if keep_text else None  # of a request that was never sent
         if stream is not None:
             deltas = stream.answer.deltas
         return build_answer(record, deltas, mark_response_id(self.kept.id))

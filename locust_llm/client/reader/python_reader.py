@@ -53,7 +53,9 @@ class _Stream:
         self.fd, self.tls = fd, tls
         self.sock: Any = _socket(fileno=fd)
         self.sent_ns = sent_ns
-        self.stamps, self.since, self.data = array("q"), array("q"), list[bytes]()
+        self.stamps = array("q")
+        self.since = array("q")
+        self.data = list[bytes]()
         self.bytes = self.end = self.read_ns = self.stamp_ns = self.left_since_ns = self.lag_ns = 0
         self.unstamped = self.bad_stamps = 0
         self.calm = self.chunked = self.paused = self.queued = self.waits = self.removed = False
@@ -113,7 +115,10 @@ class PythonReader:
         stream = self._streams[fd]
         with self._lock:
             stamps, since, data = stream.stamps, stream.since, stream.data
-            stream.stamps, stream.since, stream.data, stream.bytes = array("q"), array("q"), [], 0
+            stream.stamps = array("q")
+            stream.since = array("q")
+            stream.data = []
+            stream.bytes = 0
             if stream.paused and not (stream.end or stream.removed):
                 stream.paused = False
                 self._poll.register(fd, _POLLIN)
@@ -198,7 +203,8 @@ class PythonReader:
         """A round."""
         asked_ns = time.monotonic_ns()
         ready = self._poll.poll(self._until_due(asked_ns))
-        begun_ns, offset_ns = time.monotonic_ns(), measure_clock_offset_ns()
+        begun_ns = time.monotonic_ns()
+        offset_ns = measure_clock_offset_ns()
         for fd, _ in ready:
             if fd == self._woken:
                 os.read(fd, 64)

@@ -234,7 +234,8 @@ class StreamReader:
                 self._guarded(reading, self._look)
 
     def _look(self, reading: OpenStream) -> None:
-        stream, now_ns = reading.stream, time.monotonic_ns()
+        stream = reading.stream
+        now_ns = time.monotonic_ns()
         seen = stream.first_seen
         if not reading.sealed:  # else the server waits, as there is more than can be decrypted
             self._take(reading)
