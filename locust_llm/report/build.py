@@ -52,7 +52,7 @@ from .read_columns import read_columns
 from .readability import load_reading_pace
 from .render import text as tables
 from .render.html import render_report_page
-from .sections.energy.analysis import measure_run_energy
+from .sections.energy import measure_run_energy
 from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
 from .sections.measurement_uncertainty import add_measurement_errors
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache

@@ -18,10 +18,10 @@ from locust_llm.report.rows import (
 from locust_llm.report.sections.ab.model import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.delivery.model import Delivery
-from locust_llm.report.sections.energy.model import Energy
+from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.interference.model import PrefillInterference
 from locust_llm.report.sections.latency_parts.model import LatencyAttribution
-from locust_llm.report.sections.outages.model import Outage
+from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published.model import Validity
 from locust_llm.report.sections.server.speculation import Speculation

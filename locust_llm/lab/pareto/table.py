@@ -6,7 +6,7 @@ from pathlib import Path
 from locust_llm.records.run import Run
 from locust_llm.records.storage import RECORDS, read_history
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.report.sections.energy.analysis import measure_stage_energies
+from locust_llm.report.sections.energy import measure_stage_energies
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.sweep.best_points import CurvePoint
 from locust_llm.report.summary import Summary

@@ -10,7 +10,7 @@ from locust_llm.report.blocks import choose_value_digits, format_interval
 from locust_llm.report.rows import RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab.model import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.outages.model import describe_outages
+from locust_llm.report.sections.outages import describe_outages
 from locust_llm.report.sections.sweep.knee import select_top_knees
 from locust_llm.report.slo.judge import describe_duration
 from locust_llm.report.summary import Summary

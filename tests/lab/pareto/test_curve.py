@@ -22,7 +22,7 @@ from locust_llm.lab.pareto.table import load_pareto_curves
 from locust_llm.records.record import Record
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.build import summarise_folder
-from locust_llm.report.sections.energy.analysis import measure_energy
+from locust_llm.report.sections.energy import measure_energy
 from locust_llm.report.sections.sweep.best_points import CurvePoint, PaceLimit, find_pace_limits, mark_best_points
 from locust_llm.slo.grammar import parse_rule
 

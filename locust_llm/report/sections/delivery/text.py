@@ -2,7 +2,7 @@
 
 from locust_llm.report.sections.delivery.analysis import CLIENT, GATE, SERVER, USERS, is_held_by_limit
 from locust_llm.report.sections.delivery.model import Delivery
-from locust_llm.report.sections.outages.model import describe_outages
+from locust_llm.report.sections.outages import describe_outages
 from locust_llm.report.summary import Summary
 from locust_llm.slo.client_verdict import FULL_CORE
 from locust_llm.slo.measurement_bias import DELAYS

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.report.sections.energy.model import Energy
+from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.published.model import PublishedCheck, Validity
 from locust_llm.text.format import format_count
 

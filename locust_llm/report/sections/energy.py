@@ -1,14 +1,28 @@
-"""Energy of a token: the power of the GPUs over a measured time, by what it made."""
+"""Energy: what the GPUs of the server drew while a run was measured, and for each output token."""
 
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.rows import SweepSummary
-from locust_llm.report.sections.energy.model import Energy
-from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
+
+if TYPE_CHECKING:  # a summary contains what this file makes
+    from locust_llm.report.summary import Summary
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the GPUs whose power the metrics pages had (DCGM), whatever else ran on them."""
+
+    gpus: int
+    watts: float
+    """All of them, time-weighted mean."""
+    joules_per_output_token: float | None
+    """None: no output tokens."""
+
 
 MIN_COVERED: Final = 0.8
 """Share of the measured time between the first and the last reading of a GPU; below it nothing is said."""
@@ -33,7 +47,7 @@ def measure_energy(history: EngineHistory, span: Span, output_tokens_per_s: floa
     return Energy(gpus=len(powers), watts=total, joules_per_output_token=each)
 
 
-def measure_run_energy(summary: Summary, run: Run, history: EngineHistory) -> Energy | None:
+def measure_run_energy(summary: "Summary", run: Run, history: EngineHistory) -> Energy | None:
     """Of a run of one load: its measured time, or the profiling phase until nothing new was sent."""
     ended_at = run.stopping_at or run.ended_at
     span = find_measured_span(run) or (None if ended_at is None else (run.profiling_at, ended_at))

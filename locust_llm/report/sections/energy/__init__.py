@@ -1,1 +1,0 @@
-"""Energy: what the GPUs of the server drew, and for each output token."""

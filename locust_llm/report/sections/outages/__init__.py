@@ -1,1 +1,0 @@
-"""Outages: when nothing answered."""
