@@ -59,7 +59,7 @@ from .sections.prefix_cache import find_cached_share, measure_prefix_cache
 from .sections.published.analysis import check_validity
 from .sections.server.histograms import add_server_histograms
 from .sections.server.speculation import measure_speculation
-from .sections.sessions.analysis import summarise_sessions
+from .sections.sessions import summarise_sessions
 from .sections.tenants.analysis import summarise_tenants
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file

@@ -53,7 +53,7 @@ from .sections.notes import (
     make_remarks,
 )
 from .sections.published.text import format_energy, make_validity_table
-from .sections.sessions.text import make_sessions_blocks
+from .sections.sessions import make_sessions_blocks
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
 from .sections.tenants.text import make_tenant_blocks
 

@@ -44,7 +44,7 @@ from locust_llm.report.document import (
 from locust_llm.report.occupancy import Occupancy
 from locust_llm.report.sections.latency_parts.chart import BarDrawing, draw_breakdown_bars
 from locust_llm.report.sections.latency_parts.text import BARS
-from locust_llm.report.sections.sessions.chart import make_session_timeline
+from locust_llm.report.sections.sessions import make_session_timeline
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.sections.tenants.chart import plot_tenant_service
 from locust_llm.report.summary import Summary

@@ -6,7 +6,7 @@ import pytest
 from support.records import answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.report.sections.sessions.analysis import TurnGroup, summarise_sessions
+from locust_llm.report.sections.sessions import TurnGroup, summarise_sessions
 
 
 def turn(number: int, sent: float, closed: float, ttft_ms: float = 100, session: str = "s", **fields: Any) -> Record:

@@ -1,7 +1,7 @@
-"""Sessions: what whole sessions came to: turns, depth, width, latency, time in tools, and figures by depth and by turn."""
+"""Sessions: turns, depth, width, latency and time in tools of whole sessions; their table, and one session turn by turn."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
+from locust_llm.report.charts.timeline import MAX_ROWS, Timeline
+from locust_llm.report.charts.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row
+from locust_llm.text.format import clean_line, format_count, format_duration, format_number
 
 MAX_GROUPS: Final = 10
 """Rows of a table by turn or by depth; what lies beyond is together in the last one."""
@@ -206,3 +210,79 @@ def _middle(found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: N
         return ""
     middle = complete[int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])]
     return next(name for name, turns in found.items() if turns is middle)
+
+
+def make_sessions_blocks(found: SessionsSummary) -> Iterator[Block]:
+    """Of more than one turn."""
+    yield Heading("Sessions")
+    yield TableBlock(("Sessions", "Value"), tuple(_rows(found)), numbers=False)
+    if found.unsent:
+        yield TextBlock(
+            f"{format_count(found.unsent, 'turn')} never sent: a turn that they wait for failed.", loud=True
+        )
+    tables = [_groups("depth", found.by_depth)]
+    if found.by_turn:
+        tables.append(_groups("turn", found.by_turn))
+    yield from tables
+    if any("*" in cell for table in tables for row in table.rows for cell in row):
+        yield TextBlock(SCARCE_NOTE)
+
+
+def _rows(found: SessionsSummary) -> Iterator[tuple[str, str]]:
+    yield "sessions", f"{found.sessions:,}; {found.complete:,} of them whole, with each turn answered"
+    yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} in a session"
+    yield "deepest, widest", f"{format_count(found.depth, 'turn')} one after the other; {found.width:,} side by side"
+    if found.latency_s is not None:
+        latencies = zip(found.latency_s, (50, 90, 99), strict=True)
+        p50, p90, p99 = (
+            format_duration(seconds) + mark_scarce(found.complete, percentile) for seconds, percentile in latencies
+        )
+        yield "session latency", f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end"
+    if found.model_share is not None:
+        yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
+    if found.tool_s is not None:
+        yield "in tools", f"{format_duration(found.tool_s)} in a session, over all its branches"
+
+
+def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
+    def cells(group: TurnGroup) -> Iterator[str]:
+        yield str(group.first) if group.first == group.last else f"{group.first} to {group.last}"
+        yield f"{group.turns:,}"
+        for ttft_s, percentile in ((group.ttft_p50_s, 50), (group.ttft_p95_s, 95)):
+            yield "-" if ttft_s is None else format_number(ttft_s * 1e3, 4) + mark_scarce(group.turns, percentile)
+        yield format_number(group.input_tokens, 4)
+        yield "-" if group.cached is None else f"{group.cached:.1%}"
+
+    head = (by, "answered", "TTFT p50 (ms)", "p95", "input", "cached")
+    return TableBlock(head, tuple(tuple(cells(group)) for group in groups))
+
+
+def make_session_timeline(records: Sequence[Record], started_at: float) -> Timeline:
+    """``records``: of one session, at least one; ``started_at``: of the run, Unix seconds."""
+    shown = sorted(records, key=_asked_at)[:MAX_ROWS]
+    start = _asked_at(shown[0])
+    length_s = max(record.closed_at + record.clock_offset_s for record in shown) - start
+    start, length_s = start - 0.01 * length_s, 1.02 * length_s or 1e-3
+    rest = f" The first {MAX_ROWS} of {len(records)} turns." if len(records) > len(shown) else ""
+    title = f"{format_count(len(records), 'turn')} in {format_duration(length_s)}"
+    return Timeline(
+        title=title,
+        caption=f"The session of median latency; a line a turn, in the order in which they were "
+        f"sent. Between them are tools, think times, and waits for arrivals.{rest}",
+        label=f"Waterfall of one session: {title}",
+        start=round(start - started_at, 4),
+        length=round(length_s * 1e3, 1),
+        slow=0.0,
+        rows=tuple(_row(record, start, length_s) for record in shown),
+    )
+
+
+def _row(record: Record, start: float, length_s: float) -> TimelineRow:
+    row = make_timeline_row(record, start, length_s * 1e3 / MAX_DOTS, 0.0)
+    tool = "" if record.tool_s is None else f", a tool for {format_duration(record.tool_s)} before it"
+    after = "" if not record.after else f", after {', '.join(str(turn + 1) for turn in record.after)}"
+    return msgspec.structs.replace(row, text=clean_line(f"turn {record.turn + 1}{after}{tool}: {row.text}"))
+
+
+def _asked_at(record: Record) -> float:
+    return record.asked_at + record.clock_offset_s

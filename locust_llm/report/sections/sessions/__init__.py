@@ -1,1 +1,0 @@
-"""Sessions: their latency, depth and width, and one session turn by turn."""
