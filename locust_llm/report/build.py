@@ -60,7 +60,7 @@ from .sections.published.analysis import check_validity
 from .sections.server.histograms import add_server_histograms
 from .sections.server.speculation import measure_speculation
 from .sections.sessions import summarise_sessions
-from .sections.tenants.analysis import summarise_tenants
+from .sections.tenants import summarise_tenants
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file
 

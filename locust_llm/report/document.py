@@ -55,7 +55,7 @@ from .sections.notes import (
 from .sections.published.text import format_energy, make_validity_table
 from .sections.sessions import make_sessions_blocks
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
-from .sections.tenants.text import make_tenant_blocks
+from .sections.tenants import make_tenant_blocks
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""

@@ -26,7 +26,7 @@ from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published.model import Validity
 from locust_llm.report.sections.server.speculation import Speculation
 from locust_llm.report.sections.sessions import SessionsSummary
-from locust_llm.report.sections.tenants.analysis import TenantsSummary
+from locust_llm.report.sections.tenants import TenantsSummary
 from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence
 
 

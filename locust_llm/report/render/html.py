@@ -46,7 +46,7 @@ from locust_llm.report.sections.latency_parts.chart import BarDrawing, draw_brea
 from locust_llm.report.sections.latency_parts.text import BARS
 from locust_llm.report.sections.sessions import make_session_timeline
 from locust_llm.report.sections.sweep.chart import plot_stages
-from locust_llm.report.sections.tenants.chart import plot_tenant_service
+from locust_llm.report.sections.tenants import plot_tenant_service
 from locust_llm.report.summary import Summary
 from locust_llm.slo.client_verdict import NEVER, ProcessEvidence, SignalLimit, measure_signals
 from locust_llm.slo.grammar import Rule

@@ -1,4 +1,4 @@
-"""Tenants: the service that each received, over time, and how evenly: Jain's index, the service gap.
+"""Tenants: the service that each received over time, and how evenly: Jain's index, the service gap; table and chart.
 
 Service is counted as VTC does (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): an input token is 1, an
 output token 2. The input of a request counts at its first chunk, its output as the chunks come, of failed and cut ones too.
@@ -22,7 +22,11 @@ from numpy.typing import NDArray
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.run import Run
+from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
+from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries, round_values
+from locust_llm.report.charts.over_time import GROUP, TimeAxis
 from locust_llm.settings.ab import BASE
+from locust_llm.text.format import format_brief, format_duration, format_number, truncate_text
 from locust_llm.workload.mix import parse_tenant_weights as weights_of
 
 Floats = NDArray[np.float64]
@@ -359,3 +363,110 @@ def _row(
 def _percentiles(values: Sequence[float], percentiles: Sequence[float]) -> Iterator[float | None]:
     for p in percentiles:
         yield float(np.percentile(np.array(values), p)) if len(values) else None
+
+
+NAME: Final = 40
+"""Characters of a name."""
+NOTE: Final = (
+    "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI 2024), of failed and cut "
+    "requests too; demand: the same of what was asked for. Waiting: share of the time under load through which a request "
+    "of the tenant had been sent and had no token."
+)
+
+
+def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
+    """Of the profiling phase."""
+    yield Heading("Tenants")
+    weighted = len({row.weight for row in found.rows}) > 1
+    times = ("TTFT p50 (ms)", "p95", "ITL p50")
+    head = ("Tenant", "requests", "failed", *times, "tokens/s", "service", "share", "demand", "waiting")
+    rows = tuple(tuple(_cells(row, weighted)) for row in found.rows)
+    yield TableBlock(head + ("weight",) * weighted, rows)
+    if any("*" in cell for row in rows for cell in row[1:]):
+        yield TextBlock(SCARCE_NOTE)
+    yield TextBlock(describe_fairness(found, weighted=weighted))
+    if found.gap is not None and found.gap_of is not None:
+        one, other = (truncate_text(name, NAME) for name in found.gap_of)
+        yield TextBlock(
+            f"Service gap between {one} and {other}: at most {format_brief(found.gap, digits=3)} weighted tokens"
+            f"{' / weight' * weighted}, while both waited."
+        )
+    if found.under_load_s is not None:
+        yield TextBlock(
+            f"tokens/s: input and output tokens over the {format_duration(found.under_load_s)} with a request in flight. Total "
+            "Token Throughput is over the whole run, and of answered requests, so these need not sum to it."
+        )
+    yield TextBlock(NOTE)
+
+
+def describe_fairness(found: TenantsSummary, *, weighted: bool = False) -> str:
+    """Jain's index in a sentence, or why there is none."""
+    names = ", ".join(truncate_text(name, NAME) for name in found.backlogged)
+    if found.jain is None:
+        if len(found.backlogged) > 1:
+            return f"No Jain's index: {names} were backlogged, but never at the same time."
+        some = f"only {names} was" if names else "no tenant was"
+        return f"No Jain's index: {some} backlogged (waiting through half of the time), so the server had no choice to make."
+    rows = [row for row in found.rows if row.contended_share is not None]
+    got = ", ".join(f"{truncate_text(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
+    per = " / weight" * weighted
+    return (
+        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has all): in the "
+        f"{format_duration(found.contended_s)} in which all of {names} waited, they received {got}."
+    )
+
+
+def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
+    yield truncate_text(row.name, NAME)
+    yield f"{row.requests:,}"
+    yield "-" if row.failure_rate is None else f"{row.failure_rate:.1%}"
+    for seconds, percentile in ((row.ttft_p50_s, 50), (row.ttft_p95_s, 95), (row.itl_p50_s, 50)):
+        yield (
+            "-"
+            if seconds is None
+            else format_number(seconds * 1e3, 4) + mark_scarce(row.requests - row.failed, percentile)
+        )
+    yield format_number(row.tokens_per_s, 4)
+    yield f"{row.service:,.0f}"
+    for share in (row.share, row.demand_share, row.waiting):
+        yield "-" if share is None else f"{share:.1%}"
+    if weighted:
+        yield f"{row.weight:.2f}"
+
+
+HUES: Final = ("p50", "p95", "p99", "prefill", "decode", "knee", "ok", "limit")
+"""Of the tenants with the most service; no more are drawn."""
+
+
+def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]:
+    """Cumulative service per tenant, and the gap where two waited."""
+    shown, at = found.rows[: len(HUES)], round_values(np.array(found.service.at_s), 6)
+    left = (
+        f" The {len(shown)} tenants with the most service of {len(found.rows)}." if len(shown) < len(found.rows) else ""
+    )
+    lines = [
+        PlotSeries(row.name, hue, at, list(found.service.received[row.name]))
+        for row, hue in zip(shown, HUES, strict=False)
+    ]
+    yield Plot(
+        title="Service received",
+        caption=f"Weighted tokens (input 1, output 2) since the start.{left} While tenants wait, lines as steep as their "
+        "weights are a fair server's.",
+        label="Service by tenant: " + ", ".join(f"{row.name} {format_brief(row.service, digits=3)}" for row in shown),
+        x=time.axis,
+        y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
+        series=tuple(lines),
+        group=GROUP,
+    )
+    if found.gap:
+        yield Plot(
+            title="Service gap",
+            caption="The largest difference of two tenants' service / weight, since both have been waiting; it begins anew "
+            "where one of them has no request waiting.",
+            label=f"Service gap over time: at most {format_brief(found.gap, digits=3)} weighted tokens",
+            x=time.axis,
+            y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
+            series=(PlotSeries("gap", "stall", at, list(found.service.gap), kind="area"),),
+            group=GROUP,
+            low=True,
+        )

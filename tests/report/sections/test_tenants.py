@@ -15,15 +15,16 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.report.blocks import SCARCE_NOTE, TableBlock, TextBlock
 from locust_llm.report.charts.over_time import TimeAxis
-from locust_llm.report.sections.tenants.analysis import (
+from locust_llm.report.sections.tenants import (
     OTHERS,
     TenantsSummary,
+    describe_fairness,
     jain_index,
+    make_tenant_blocks,
     measure_coverage,
     measure_tenants,
+    plot_tenant_service,
 )
-from locust_llm.report.sections.tenants.chart import plot_tenant_service
-from locust_llm.report.sections.tenants.text import describe_fairness, make_tenant_blocks
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

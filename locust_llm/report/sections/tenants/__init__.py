@@ -1,1 +1,0 @@
-"""Tenants: the service that each received, and how evenly."""
