@@ -37,7 +37,7 @@ from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scen
 from locust_llm.report.columns import RequestColumns, make_data_frames
 from locust_llm.report.occupancy import Occupancy, compute_occupancy
 from locust_llm.report.rows import SweepSummary
-from locust_llm.report.sections.interference.analysis import choose_sampled_share, measure_interference
+from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.sections.sweep.findings import find_sweep_axis, is_ended_by_time, summarise_sweep
 from locust_llm.report.summarise import summarise_run

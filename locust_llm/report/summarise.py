@@ -12,7 +12,7 @@ from locust_llm.records.run import ProcessHealth, Run
 from locust_llm.report.kinds import Experiment
 from locust_llm.report.sections.ab.model import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.interference.model import PrefillInterference
+from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client

@@ -8,8 +8,7 @@ from support.engine_truth import TruthEngine
 
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
-from locust_llm.report.sections.interference.analysis import MIN_COMPARED_SHARE, measure_interference
-from locust_llm.report.sections.interference.model import PrefillInterference
+from locust_llm.report.sections.interference import MIN_COMPARED_SHARE, PrefillInterference, measure_interference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.policies import POLICIES

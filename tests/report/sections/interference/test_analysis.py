@@ -13,16 +13,16 @@ from support.records import UNIX, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
-from locust_llm.report.sections.interference.analysis import (
+from locust_llm.report.sections.interference import (
     MIN_COMPARED,
     LabelledGaps,
+    PrefillInterference,
     count_prefills_ahead,
     estimate_usual_gaps_s,
     fit_prefill_slope,
     label_gaps,
     measure_interference,
 )
-from locust_llm.report.sections.interference.model import PrefillInterference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

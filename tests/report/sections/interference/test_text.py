@@ -16,9 +16,7 @@ from locust_llm.report.blocks import TextBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 from locust_llm.report.render.text import render_plain_block
-from locust_llm.report.sections.interference.analysis import measure_interference
-from locust_llm.report.sections.interference.model import PrefillSlope
-from locust_llm.report.sections.interference.text import make_interference_blocks
+from locust_llm.report.sections.interference import PrefillSlope, make_interference_blocks, measure_interference
 
 LONG = PrefillSlope(ms_per_1k=25.34, low=23.2, high=27.41, r2=0.751, count=300)
 

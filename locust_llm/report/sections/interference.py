@@ -1,4 +1,4 @@
-"""Interference: gaps by the number of other requests in prefill, and TTFT by the prefills ahead.
+"""Interference: gaps by the number of other requests in prefill, TTFT by the prefills ahead, and their tables.
 
 A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had none: ``used`` of
 report/occupancy.py. It may lie in the server's queue all the while. All requests count as prefills, those of the warmup too, but
@@ -25,23 +25,100 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.record import OK, Record
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.gaps import Ints
 from locust_llm.report.occupancy import Occupancy
-from locust_llm.report.sections.interference.model import (
-    DisturbedGaps,
-    PrefillInterference,
-    PrefillSlope,
-    RequestsAhead,
-)
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.intervals import estimate_ratio_interval
+from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.text.format import format_brief, format_count, format_duration, format_number, name_percentile
+
+
+class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The gaps with a given number of other requests in prefill. Times in ms; None without values."""
+
+    label: str
+    """``1``, ``4-7``, ``16+``."""
+    gaps: int
+    share: float
+    """Of all decode time (the sum of all gaps)."""
+    streams: float
+    """How many requests were decoding meanwhile, this one among them: the mean over the gaps' time."""
+    requests: int
+    """How many have such a gap."""
+    itl_ms: dict[float, float]
+    """Percentiles of one number a request: the mean of its gaps of this row."""
+    icl_ms: dict[float, float]
+    """Percentiles of the gaps themselves."""
+    longest_ms: float
+    compared: int
+    """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams, or at more."""
+    compared_share: float = 1.0
+    """Of the gaps, by number or by time: the smaller of both."""
+    mean_ms: float | None = None
+    """Of the compared ones."""
+    usual_ms: float | None = None
+    """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at more."""
+    slowdown: float | None = None
+    """mean / usual; None with too few compared gaps, or too small a share of them."""
+
+
+class RequestsAhead(msgspec.Struct, frozen=True, kw_only=True):
+    """The successful requests sent with a given number of others in prefill."""
+
+    label: str
+    count: int
+    ttft_ms: dict[float, float]
+    tokens: float | None
+    """The median of the input tokens that were ahead; None: more than half are unknown."""
+    own_tokens: float | None
+    """The median of their own input tokens."""
+
+
+class PrefillSlope(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much TTFT is longer for each 1,000 input tokens in prefill at the send, at the same own length."""
+
+    ms_per_1k: float
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
+    r2: float
+    """Of the fit of TTFT by own input tokens and tokens ahead."""
+    count: int
+
+
+class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
+    """What prefills did to decodes, and to prefills behind them."""
+
+    gaps: int
+    requests: int
+    """That these gaps are of."""
+    of_requests: int
+    """All requests with gaps; above ``requests``: a sample, in stretches evenly over the run."""
+    decode_s: float
+    """The sum of the gaps."""
+    rows: tuple[DisturbedGaps, ...]
+    """By number of prefills, without empty ones."""
+    disturbed: DisturbedGaps | None
+    """All gaps with one prefill and more."""
+    lost_s: float | None = None
+    """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing to compare, or too
+    small a share of them."""
+    lost_share: float | None = None
+    """Of ``decode_s``."""
+    hidden_share: float | None = None
+    """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why there is no loss."""
+    ahead: tuple[RequestsAhead, ...] = ()
+    slope: PrefillSlope | None = None
+
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
 AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
@@ -350,3 +427,141 @@ def _label(edges: Sequence[int], i: int) -> str:
     if i + 1 == len(edges):
         return f"{edges[i]}+"
     return f"{edges[i]}" if edges[i + 1] - edges[i] == 1 else f"{edges[i]}-{edges[i + 1] - 1}"
+
+
+MIN_LOST_SHARE: Final = 0.01
+"""Of the decode time; a loss that is no smaller is given whatever the difference."""
+MIN_DIFFERENCE: Final = 0.05
+"""Share; a smaller difference is reported as none."""
+
+
+def make_interference_blocks(found: PrefillInterference, client: str = FINE) -> Iterator[Block]:
+    """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the client verdict; below
+    OK the rows are shown, without a conclusion."""
+    if found.disturbed is not None:
+        yield Heading("Gaps while other requests await their first token (ms)")
+        yield _gaps(found.rows)
+        conclusion = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
+        yield TextBlock(conclusion if client == FINE else _no_conclusion(client))
+        yield TextBlock(_legend(found))
+    if len(found.ahead) > 1:
+        yield Heading("TTFT by the prefills ahead (ms)")
+        yield _table_of_queue(found.ahead)
+        yield TextBlock(
+            "ahead: other requests that awaited their first token when a request was sent; tokens ahead: median of their "
+            "summed input tokens; own tokens: median input tokens of the requests"
+            + (f". {_slope(found.slope)}" if found.slope is not None and client == FINE else "")
+        )
+
+
+def _gaps(rows: tuple[DisturbedGaps, ...]) -> TableBlock:
+    def cells(row: DisturbedGaps) -> tuple[str, ...]:
+        itl = (_marked(row.itl_ms, p, row.requests) for p in ITL)
+        icl = (_marked(row.icl_ms, p, row.gaps) for p in ICL)
+        slower = "-" if row.slowdown is None else f"{row.slowdown:.2f}"
+        return (
+            row.label, str(row.gaps), f"{row.share:.1%}", format_number(row.streams, 4), *itl, *icl, format_number(row.longest_ms, 4),
+            slower,
+        )  # fmt: skip
+
+    head = (
+        "awaiting", "gaps", "of time", "streams", f"ITL {name_percentile(ITL[0])}", *map(name_percentile, ITL[1:]),
+        f"ICL {name_percentile(ICL[0])}", *map(name_percentile, ICL[1:]), "longest", "slower",
+    )  # fmt: skip
+    return TableBlock(head, tuple(map(cells, rows)))
+
+
+def _compared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
+    calm = found.gaps - disturbed.gaps
+    lost = ""
+    if found.lost_share is not None and found.lost_s is not None:
+        lost = f"ecode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
+        if disturbed.slowdown is None:
+            return f"D{lost}."
+    if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
+        if found.hidden_share is not None:
+            return (
+                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time before first "
+                "tokens lies beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps "
+                "vary too much by themselves to separate what it adds."
+            )
+        if not calm:
+            return (
+                "No gap was undisturbed, so there is nothing to compare with: another request always awaited its first "
+                "token."
+            )
+        if disturbed.gaps < MIN_COMPARED:
+            return f"{format_count(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes {MIN_COMPARED})."
+        if disturbed.mean_ms is not None:
+            return (
+                f"What prefills cost the others is not reported: only {disturbed.compared_share:.0%} of the disturbed gaps, "
+                f"by number or by time, have a comparison ({MIN_COMPARED} undisturbed ones at as many streams or more). It "
+                f"takes {MIN_COMPARED_SHARE:.0%}: with less the figure was off by more than 10% on most simulated servers."
+            )
+        return (
+            f"{format_count(calm, 'undisturbed gap')}: too few to compare with, or at fewer decoding streams (it takes "
+            f"{MIN_COMPARED})."
+        )
+    times = f"({format_duration(disturbed.mean_ms / 1e3)} against {format_duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
+    if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE and (found.lost_share or 0.0) < MIN_LOST_SHARE:
+        return f"A gap while another request awaited its first token took no longer than one without {times}."
+    more = f"; d{lost}" if found.lost_share else ""
+    return (
+        f"A gap while another request awaited its first token took {disturbed.slowdown:.1f} times as long as one without "
+        f"{times}{more}."
+    )
+
+
+def _no_conclusion(client: str) -> str:
+    return f"No conclusion: the client verdict is {client}, so the load generator may have caused these gaps."
+
+
+def _uncompared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
+    left = 1 - disturbed.compared_share
+    if disturbed.slowdown is None or left < MIN_DIFFERENCE:
+        return ""
+    return (
+        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, which have fewer than {MIN_COMPARED} "
+        "undisturbed ones at as many streams or more."
+    )
+
+
+def _legend(found: PrefillInterference) -> str:
+    sample = ""
+    if found.requests < found.of_requests:
+        which = f"{found.requests} of {found.of_requests} requests"
+        sample = f" A sample: the gaps of {which}, evenly over the run."
+    return (
+        "awaiting: other requests that awaited their first token during the gap; streams: requests that decoded then; ITL: "
+        "one value per request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many "
+        "streams or more, - "
+        f"where under {MIN_COMPARED_SHARE:.0%} of the gaps have such; * too few values.{sample}"
+    )
+
+
+def _table_of_queue(rows: tuple[RequestsAhead, ...]) -> TableBlock:
+    def cells(row: RequestsAhead) -> tuple[str, ...]:
+        ttft = (_marked(row.ttft_ms, p, row.count) for p in TTFT)
+        tokens = ("-" if value is None else f"{value:.0f}" for value in (row.tokens, row.own_tokens))
+        return row.label, str(row.count), *ttft, *tokens
+
+    head = (
+        "ahead",
+        "requests",
+        f"TTFT {name_percentile(TTFT[0])}",
+        *map(name_percentile, TTFT[1:]),
+        "tokens ahead",
+        "own tokens",
+    )
+    return TableBlock(head, tuple(map(cells, rows)))
+
+
+def _slope(found: PrefillSlope) -> str:
+    return (
+        f"Each 1,000 tokens ahead add {format_brief(found.ms_per_1k, digits=3)} ms to TTFT at the same own length (95% interval "
+        f"{format_brief(found.low, digits=3)} to {format_brief(found.high, digits=3)}; least squares, R2 {found.r2:.2f})."
+    )
+
+
+def _marked(percentiles: dict[float, float], p: float, count: int) -> str:
+    return format_number(percentiles[p], 4) + mark_scarce(count, p)

@@ -1,1 +1,0 @@
-"""Interference: what prefills do to the requests beside them."""
