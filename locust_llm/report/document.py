@@ -37,7 +37,7 @@ from .blocks import (
     format_sample_size,
 )
 from .sections.ab.text import describe_arms, describe_paired_verdict, make_paired_table
-from .sections.delivery.text import describe_completed, format_delivery_line, format_outage_line, format_overload_line
+from .sections.delivery import describe_completed, format_delivery_line, format_outage_line, format_overload_line
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
 from .sections.latency_parts.text import BARS, make_latency_parts_blocks

@@ -38,7 +38,7 @@ from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_la
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab.analysis import compare_arms, judge_paired_rules
 from .sections.ab.blocks import select_candidate_requests
-from .sections.delivery.analysis import describe_arrivals, find_requested_rate, measure_delivery
+from .sections.delivery import describe_arrivals, find_requested_rate, measure_delivery
 from .sections.outages import find_outages
 from .selection import (
     Floats,

@@ -17,7 +17,7 @@ from locust_llm.report.rows import (
 )
 from locust_llm.report.sections.ab.model import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.delivery.model import Delivery
+from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.latency_parts.model import LatencyAttribution

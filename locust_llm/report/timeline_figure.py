@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final
 
 from locust_llm.records.run import Run
-from locust_llm.report.sections.delivery.analysis import describe_arrivals
+from locust_llm.report.sections.delivery import describe_arrivals
 from locust_llm.report.time_course import describe_users, find_limit_in_force, find_users_in_force, format_limit_range
 from locust_llm.text.format import clean_line, truncate_text
 

@@ -29,7 +29,7 @@ from locust_llm.text.format import (
 )
 
 from .ab.text import format_paired_difference
-from .delivery.text import describe_overload, describe_undelivered
+from .delivery import describe_overload, describe_undelivered
 from .notes import FIRST_FAILED, was_stream_buffered
 from .published.text import format_broken_rules
 

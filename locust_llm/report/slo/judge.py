@@ -25,7 +25,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.compare.baseline import load_matching_base
 from locust_llm.report.compare.differences import measure_worsening
 from locust_llm.report.rows import LoadLevel, SloResult, SweepSummary
-from locust_llm.report.sections.delivery.analysis import CLIENT
+from locust_llm.report.sections.delivery import CLIENT
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
     describe_neighbours,

@@ -6,7 +6,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.delivery.text import format_outage_line
+from locust_llm.report.sections.delivery import format_outage_line
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.outages import Outage, describe_outages
 from locust_llm.report.summarise import summarise_run

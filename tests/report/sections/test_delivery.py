@@ -10,16 +10,20 @@ from support.records import a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.delivery.analysis import (
+from locust_llm.report.sections.delivery import (
+    Delivery,
+    Overload,
     describe_arrivals,
+    describe_completed,
+    describe_overload,
     detect_any_overload,
     detect_overload,
     find_requested_rate,
+    format_delivery_line,
+    format_overload_line,
     has_queued_requests,
     measure_delivery,
 )
-from locust_llm.report.sections.delivery.model import Delivery, Overload
-from locust_llm.report.sections.delivery.text import describe_overload, format_delivery_line, format_overload_line
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_loop_remark
 from locust_llm.report.selection import RequestSelection
@@ -499,3 +503,40 @@ def test_arrivals_of_the_warmup_are_none_of_it() -> None:
     assert summary.delivery is not None
     assert (summary.delivery.sent, summary.delivery.completed, summary.delivery.ttft_s) == (10, 10, pytest.approx(0.1))
     assert {row.tag: row.avg for row in summary.warmup}["time_to_first_token"] == pytest.approx(900)
+
+
+IN_FLIGHT = "of the others were in flight at the stop, as in any server that keeps up"
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected", "share", "said"),
+    [
+        (66, 158.0, 66 / 158, "41.8%: 3.30/s in the 20 s to the stop, 66 of 158 that were due"),
+        (
+            134, 136.0, 134 / 136,
+            f"98.5%: 6.70/s in the 20 s to the stop, 134 of 158 that were due. 22 {IN_FLIGHT}: the share is of the "
+            "remaining 136",
+        ),
+        (
+            20, 60.0, None,
+            f"1.00/s in the 20 s to the stop, 20 of 158 that were due. 98 {IN_FLIGHT}: too short a run for a share",
+        ),
+        (158, 158.0, 1.0, "100.0%: 7.90/s in the 20 s to the stop, 158 of 158 that were due"),
+    ],
+)  # fmt: skip
+def test_what_was_completed(answered: int, expected: float, share: float | None, said: str) -> None:
+    delivery = Delivery(
+        duration_s=20.0,
+        due=158,
+        sent=158,
+        completed=answered,
+        never_started=0,
+        offered_per_s=7.9,
+        sent_per_s=7.9,
+        completed_per_s=answered / 20,
+        share=1.0,
+        users=100,
+        expected=expected,
+        completed_share=share,
+    )
+    assert describe_completed(delivery) == said
