@@ -56,7 +56,7 @@ from .sections.energy import measure_run_energy
 from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
 from .sections.measurement_uncertainty import add_measurement_errors
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
-from .sections.published.analysis import check_validity
+from .sections.published import check_validity
 from .sections.server.histograms import add_server_histograms
 from .sections.server.speculation import measure_speculation
 from .sections.sessions import summarise_sessions

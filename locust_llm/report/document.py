@@ -52,7 +52,7 @@ from .sections.notes import (
     format_verdict_line,
     make_remarks,
 )
-from .sections.published.text import format_energy, make_validity_table
+from .sections.published import format_energy, make_validity_table
 from .sections.sessions import make_sessions_blocks
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
 from .sections.tenants import make_tenant_blocks

@@ -8,7 +8,7 @@ from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Row, SloResult
 from locust_llm.report.sections.ab.text import describe_paired_verdict
 from locust_llm.report.sections.notes import list_missing_parts
-from locust_llm.report.sections.published.text import format_broken_rules
+from locust_llm.report.sections.published import format_broken_rules
 from locust_llm.report.summary import Summary
 from locust_llm.slo.published import FAILS
 from locust_llm.text.format import capitalise_sentence

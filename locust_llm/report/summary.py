@@ -23,7 +23,7 @@ from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.latency_parts.model import LatencyAttribution
 from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
-from locust_llm.report.sections.published.model import Validity
+from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.server.speculation import Speculation
 from locust_llm.report.sections.sessions import SessionsSummary
 from locust_llm.report.sections.tenants import TenantsSummary

@@ -13,7 +13,7 @@ from locust_llm.report.render.text import render_console
 from locust_llm.report.sections.measurement_uncertainty import add_measurement_errors
 from locust_llm.report.sections.metrics import NOTHING
 from locust_llm.report.sections.notes import make_remarks
-from locust_llm.report.sections.published.model import PublishedCheck, Validity
+from locust_llm.report.sections.published import PublishedCheck, Validity
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, ClientVerdict
 

@@ -31,7 +31,7 @@ from locust_llm.text.format import (
 from .ab.text import format_paired_difference
 from .delivery import describe_overload, describe_undelivered
 from .notes import FIRST_FAILED, was_stream_buffered
-from .published.text import format_broken_rules
+from .published import format_broken_rules
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",

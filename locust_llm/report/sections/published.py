@@ -1,18 +1,113 @@
-"""Check: a run against the published rules of its scenario, a function for each kind of rule."""
+"""Published rules: whether a run is valid by the rules of its scenario's benchmark, a function for each kind of rule, and the table.
 
+Regions of concurrency are as the rules of MLPerf Endpoints bound them: mlcommons/endpoints_policies, endpoints_rules.md at
+commit 00135a0, sections 5.3 to 5.6. The tests have the worked examples of section 5.4 and the table of appendix B. They
+contradict each other for 16 and 1,024: the example prints 16 to 26 and 27 to 116, the table and the algorithm 17 to 26 and
+27 to 117, for 16 + 1008^(2/3) is 116.5 and more. The algorithm counts.
+"""
+
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from locust_llm.records.run import Run
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.rows import LoadLevel
-from locust_llm.report.sections.published.model import PublishedCheck, Validity
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.energy import Energy
 from locust_llm.settings.sweep import CONCURRENCY, FLAT
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count, format_number
 
-from .regions import find_uncovered_regions
+if TYPE_CHECKING:  # a summary contains what this file makes
+    from locust_llm.report.summary import Summary
+
+
+ULTRA_LOW: Final = 32
+"""The highest concurrency of the first region, in which a curve begins."""
+MARGIN: Final = 1.10
+"""Of the highest concurrency declared: up to there a later point is in range, but covers no region."""
+
+
+class ConcurrencyRegion(NamedTuple):
+    """Both ends belong to it; none where ``low`` is above ``high``."""
+
+    name: str
+    low: int
+    high: int
+
+    def __contains__(self, concurrency: object) -> bool:
+        return isinstance(concurrency, int) and self.low <= concurrency <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.low:,} to {self.high:,})"
+
+
+def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, ...]:
+    """Between the lowest and the highest concurrency of a curve: Ultra Low, Low, Medium, High and the margin above.
+
+    Low and Medium end at lowest + (highest - lowest)^(1/3) and ^(2/3), rounded half to even: three equal parts of the
+    logarithm of what lies between. Raises ValueError of one sentence where the rules know none.
+    """
+    if not 1 <= lowest <= ULTRA_LOW:
+        raise ValueError(f"the lowest concurrency must be 1 to {ULTRA_LOW}, and is {lowest:,}")
+    if highest <= ULTRA_LOW:
+        raise ValueError(f"the highest concurrency must be above {ULTRA_LOW}, and is {highest:,}")
+    third = math.log2(highest - lowest) / 3
+    low, medium = round(lowest + 2**third), round(lowest + 2 ** (2 * third))
+    return (
+        ConcurrencyRegion("Ultra Low", 1, lowest),
+        ConcurrencyRegion("Low", lowest + 1, low),
+        ConcurrencyRegion("Medium", low + 1, medium),
+        ConcurrencyRegion("High", medium + 1, highest),
+        ConcurrencyRegion("margin", highest + 1, math.ceil(MARGIN * highest)),
+    )
+
+
+def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
+    """The regions without a point, from the lowest and highest point. One that rounding left without any concurrency has the
+    one at its boundary (section 5.4). Raises ValueError as ``regions``, and of no points."""
+    if not points:
+        raise ValueError("there is no point")
+    asked = divide_into_regions(min(points), max(points))[:-1]
+    asked = tuple(ConcurrencyRegion(r.name, min(r.low, r.high), r.high) for r in asked)
+    return [region for region in asked if not any(point in region for point in points)]
+
+
+class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the rules, over all points."""
+
+    rule: str
+    """loop, streaming, duration, requests, warmup, dataset, samples, client, options, points, levels, regions or plateau."""
+    met: bool
+    text: str
+    """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask 1,200 at 64 users``."""
+    others: int = 0
+    """Further points that do not meet it."""
+
+
+class Validity(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a curve, or of one point."""
+
+    rules: str
+    """Name and version."""
+    curve: bool
+    """False: one point, of which rules about a curve say nothing."""
+    checks: tuple[PublishedCheck, ...]
+    note: str = ""
+    """What a run that keeps them is not."""
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def broken(self) -> tuple[PublishedCheck, ...]:
+        return tuple(check for check in self.checks if not check.met)
+
+    @property
+    def valid(self) -> bool:
+        """By the rules that are checked."""
+        return not self.broken
 
 
 class PublishedPoint(NamedTuple):
@@ -31,7 +126,7 @@ class PublishedPoint(NamedTuple):
         return f" at {format_count(self.users, 'user')}" if self.users else ""
 
 
-def check_validity(summary: Summary, run: Run) -> Validity | None:
+def check_validity(summary: "Summary", run: Run) -> Validity | None:
     """None: the run has no published rules, or nothing to hold against them (a probe, two arms)."""
     rules = run.settings.published
     if rules is None or summary.examination is not None or summary.paired is not None:
@@ -49,7 +144,7 @@ def _of_level(level: LoadLevel) -> PublishedPoint:
     return PublishedPoint(level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client)
 
 
-def _of_run(summary: Summary) -> PublishedPoint:
+def _of_run(summary: "Summary") -> PublishedPoint:
     c = summary.conditions
     return PublishedPoint(c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict)
 
@@ -172,3 +267,47 @@ def _regions(users: Sequence[int]) -> PublishedCheck:
     if missing:
         return _check("regions", False, f"no point in {' and '.join(map(str, missing))}", "one in each region")
     return PublishedCheck(rule="regions", met=True, text="a point in each of Ultra Low, Low, Medium and High")
+
+
+PUBLISHED: Final = "Published rules"
+
+
+def format_broken_rules(found: Validity | None) -> str | None:
+    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2 more rules)``; None where it
+    is, or there are no such rules."""
+    if found is None or found.valid:
+        return None
+    first, *others = found.broken
+    more = f" (and {format_count(len(others), 'more rule')})" if others else ""
+    return f"not valid by {found.rules}: {first.text}{more}"
+
+
+def make_validity_table(found: Validity) -> Iterator[Block]:
+    """Each rule and what was found."""
+    what = "curve" if found.curve else "point"
+    yield Heading(PUBLISHED)
+    if (line := format_broken_rules(found)) is not None:
+        yield TextBlock(f"{line.replace('not valid', 'NOT VALID', 1)}.", loud=True)
+    else:
+        yield TextBlock(f"Valid by the rules of {found.rules} that are checked here, as a {what}.")
+    if found.note:
+        yield TextBlock(found.note)
+    if rows := tuple(map(_cells, found.checks)):
+        yield TableBlock(("Rule", "Found", "Result"), rows, numbers=False)
+    if not found.curve:
+        yield TextBlock("One point: what the rules ask of a whole curve is checked of a sweep.")
+    if found.unchecked:
+        yield TextBlock(f"Not checked here: {'; '.join(found.unchecked)}.")
+    yield TextBlock("Published rules say whether a result may stand beside others. They change no verdict of the SLO.")
+
+
+def _cells(check: PublishedCheck) -> tuple[str, ...]:
+    others = f"; {format_count(check.others, 'more point')} too" if check.others else ""
+    return check.rule, f"{check.text}{others}", "met" if check.met else "not met"
+
+
+def format_energy(found: Energy) -> str:
+    """``3.21 J an output token; 4,120 W on average over 8 GPUs``"""
+    each = "" if found.joules_per_output_token is None else f"{found.joules_per_output_token:.3g} J an output token; "
+    gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
+    return f"{each}{found.watts:,.0f} W on average over {gpus}"
