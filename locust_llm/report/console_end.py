@@ -19,9 +19,8 @@ from locust_llm.report.blocks import (
 )
 from locust_llm.report.breakdowns import WHOLE
 from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SloResult, SweepSummary
-from locust_llm.report.sections.ab.model import PairedComparison
-from locust_llm.report.sections.ab.text import format_paired_cells as cells_of_arms
-from locust_llm.report.sections.ab.text import make_paired_head
+from locust_llm.report.sections.ab import PairedComparison, make_paired_head
+from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_parts.text import summarise_latency_parts

@@ -8,7 +8,7 @@ from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.rows import FailureGroup, RunCounts, SloResult, SweepSummary
-from locust_llm.report.sections.ab.model import INCONCLUSIVE as OPEN
+from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions, ModelShare
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
@@ -36,7 +36,7 @@ from .blocks import (
     format_observed,
     format_sample_size,
 )
-from .sections.ab.text import describe_arms, describe_paired_verdict, make_paired_table
+from .sections.ab import describe_arms, describe_paired_verdict, make_paired_table
 from .sections.delivery import describe_completed, format_delivery_line, format_outage_line, format_overload_line
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks

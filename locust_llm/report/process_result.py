@@ -6,7 +6,7 @@ from locust_llm.records.report_result import MetricValue, ReportResult, RuleResu
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Row, SloResult
-from locust_llm.report.sections.ab.text import describe_paired_verdict
+from locust_llm.report.sections.ab import describe_paired_verdict
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.report.sections.published import format_broken_rules
 from locust_llm.report.summary import Summary

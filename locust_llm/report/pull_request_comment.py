@@ -16,7 +16,7 @@ from locust_llm.report import build, comparison
 from locust_llm.report.blocks import Block, Heading, TextBlock
 from locust_llm.report.document import make_opening, make_rules_table
 from locust_llm.report.render.text import render_markdown_block
-from locust_llm.report.sections.ab.text import make_paired_table
+from locust_llm.report.sections.ab import make_paired_table
 from locust_llm.report.sections.metrics import make_main_tables
 from locust_llm.report.sections.sweep.text import make_sweep_tables
 from locust_llm.report.summary import Summary

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.records.run import ProcessHealth, Run
 from locust_llm.report.kinds import Experiment
-from locust_llm.report.sections.ab.model import PairedComparison
+from locust_llm.report.sections.ab import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
@@ -36,8 +36,7 @@ from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
-from .sections.ab.analysis import compare_arms, judge_paired_rules
-from .sections.ab.blocks import select_candidate_requests
+from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.delivery import describe_arrivals, find_requested_rate, measure_delivery
 from .sections.outages import find_outages
 from .selection import (

@@ -15,7 +15,7 @@ from locust_llm.report.rows import (
     SweepSummary,
     TtftGrowth,
 )
-from locust_llm.report.sections.ab.model import PairedComparison
+from locust_llm.report.sections.ab import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.sections.energy import Energy

@@ -19,7 +19,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.differences import measure_change
-from locust_llm.report.sections.ab.analysis import (
+from locust_llm.report.sections.ab import (
     compare_arms,
     compute_arm_difference,
     list_compared_figures,

@@ -7,8 +7,8 @@ from typing import Final
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import mark_scarce
 from locust_llm.report.rows import Row, SweepSummary
-from locust_llm.report.sections.ab.model import DIFFERENT, SAME, PairedComparison
-from locust_llm.report.sections.ab.model import INCONCLUSIVE as UNDECIDED
+from locust_llm.report.sections.ab import DIFFERENT, SAME, PairedComparison
+from locust_llm.report.sections.ab import INCONCLUSIVE as UNDECIDED
 from locust_llm.report.sections.delivery import describe_span
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary import Summary

@@ -8,7 +8,7 @@ from typing import Final
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import choose_value_digits, format_interval
 from locust_llm.report.rows import RequestGroup, Row, SloResult, SweepSummary
-from locust_llm.report.sections.ab.model import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.outages import describe_outages
 from locust_llm.report.sections.sweep.knee import select_top_knees
@@ -28,7 +28,7 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-from .ab.text import format_paired_difference
+from .ab import format_paired_difference
 from .delivery import describe_overload, describe_undelivered
 from .notes import FIRST_FAILED, was_stream_buffered
 from .published import format_broken_rules

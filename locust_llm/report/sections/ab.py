@@ -1,4 +1,4 @@
-"""Paired: the difference of two arms from the differences of their pairs, with its 95 % interval.
+"""A/B: two arms compared by the differences of their pairs of blocks, with 95 % intervals; the verdict and its table.
 
 A pair's two blocks see the same weather, so what the server, the machine and the network do over minutes cancels in their
 ratio. The pairs' logarithms of ratios (of shares, and of what may be 0, the differences) are averaged, and Student's t says
@@ -12,46 +12,235 @@ Resampling-based multiple testing, 1993; Nichols and Holmes, Human Brain Mapping
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
-from locust_llm.records.run import Run
+from locust_llm.records.run import Run, Stage
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.differences import possible_ends
 from locust_llm.report.rows import SloResult
-from locust_llm.report.sections.ab.model import (
-    BROKEN,
-    DIFFERENT,
-    HOLDS,
-    ISOLATION_ROOM,
-    SAME,
-    UNDECIDED,
-    PairedComparison,
-    PairedFigure,
-)
-from locust_llm.report.sections.ab.model import INCONCLUSIVE as OPEN
 from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values
+from locust_llm.report.slo.censoring import bound_coalesced_metric, bound_rate_amounts, bound_share_hits, bound_values
 from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
-from locust_llm.report.slo.observed import Evaluation
-from locust_llm.report.window import RateWindow
+from locust_llm.report.slo.observed import Evaluation, select_requests
+from locust_llm.report.window import RateWindow, Span, select_ended_in
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
+from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, ClientVerdict
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
+from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
+from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.measurement_bias import BOUNDED, OF_RECORDS, find_rule_error, find_touching_signals
-from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
+from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME, Metric
 from locust_llm.slo.rules import POINT
+from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 
-from .blocks import (
-    PairRequests,
-    bound_pair_values,
-    compute_pair_values,
-    count_block_requests,
-    find_complete_pairs,
-    moved_to,
-)
+DIFFERENT: Final = "DIFFERENT"
+SAME: Final = "NO DIFFERENCE TO BE SEEN"
+INCONCLUSIVE: Final = "INCONCLUSIVE"
+"""Verdicts of all figures together."""
+HOLDS: Final = "HOLDS"
+BROKEN: Final = "DOES NOT HOLD"
+UNDECIDED: Final = "NOT DECIDED"
+ISOLATION_ROOM: Final = 10.0
+"""Percent, by which latencies beside others may be longer than alone."""
+
+
+class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of both arms, in ``unit``. Base and candidate: the mean over the blocks, geometric where the difference is
+    a ratio."""
+
+    metric: str
+    stat: str
+    label: str
+    unit: str
+    relative: bool
+    """Ratios of the pairs are averaged, and the interval is of their percentage; else differences, in the unit."""
+    base: float | None = None
+    candidate: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The ends of the 95 % interval of the difference."""
+    percent: float | None = None
+    low_percent: float | None = None
+    high_percent: float | None = None
+    """The same of the base's figure; None: that is 0."""
+    word: str = "-"
+    """better, worse, no difference to be seen, not concluded, or - for nothing to compare."""
+    note: str = ""
+    pairs: tuple[tuple[float, float], ...] = ()
+    """(base, candidate) of each pair."""
+
+    @property
+    def few(self) -> bool:
+        """A percentile of too few requests a block: the note has how many."""
+        return bool(self.note and self.pairs)
+
+    @property
+    def different(self) -> bool:
+        return self.word in ("better", "worse")
+
+
+class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two arms."""
+
+    schema: int = 1
+    verdict: str
+    """DIFFERENT, NO DIFFERENCE TO BE SEEN or INCONCLUSIVE."""
+    reason: str = ""
+    """Why it is inconclusive."""
+    chance: float | None = None
+    """How often equal arms would show so large a difference in some figure: the p of the verdict."""
+    warning: str = ""
+    """The arms did not get the same load."""
+    aa: bool = False
+    """Both arms are the base."""
+    isolated: str = ""
+    """The arms are this tenant alone (base) and beside the others (candidate), and the figures are of its requests."""
+    isolation: str = ""
+    """HOLDS, DOES NOT HOLD or NOT DECIDED: is none of its latencies longer by more than ``ISOLATION_ROOM`` percent?"""
+    pairs: int = 0
+    """That are whole, and counted."""
+    planned: int = 0
+    figures: tuple[PairedFigure, ...] = ()
+
+    @property
+    def known(self) -> int:
+        """Figures that there are."""
+        return sum(bool(figure.pairs) for figure in self.figures)
+
+    @property
+    def different(self) -> int:
+        """Figures that are called better or worse."""
+        return sum(figure.different for figure in self.figures)
+
+
+FEW: Final = 20
+"""Of so few requests a block its figures are of little use."""
+
+
+class BlockRequests(NamedTuple):
+    """The requests of one block."""
+
+    counted: RequestSelection
+    """Those behind the washout."""
+    ended: RequestSelection
+    """Those that ended while the load behind the washout was on: of these rates are."""
+    seconds: float
+    """How long that was."""
+
+
+class PairRequests(NamedTuple):
+    base: BlockRequests
+    candidate: BlockRequests
+
+
+def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
+    """The pairs of which both blocks came to their end; where a tenant is isolated, of its requests."""
+    if run.settings.isolate:
+        requests = requests[requests["tenant"] == run.settings.isolate]
+    windows = {(stage.pair, stage.arm): window for stage in run.stages if (window := _window(stage)) is not None}
+    numbers = sorted({pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows})
+    groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
+    found = []
+    for number in numbers:
+        both = [(groups.get((number, arm)), windows[number, arm]) for arm in (BASE, CANDIDATE)]
+        blocks = [_block(part, window) for part, window in both if part is not None]
+        if len(blocks) == 2:
+            found.append(PairRequests(*blocks))
+    return found
+
+
+def select_candidate_requests(
+    everything: RequestSelection, run: Run
+) -> tuple[RequestSelection, RequestSelection, RateWindow]:
+    """(its requests that count, those of which its rates are, what these are over)."""
+    requests = everything.requests
+    part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
+    stages = [stage for stage in run.stages if stage.arm == CANDIDATE]
+    windows = [window for stage in stages if (window := _window(stage)) is not None]
+    main = part.only(requests["phase"] == "profiling")
+    if not windows:
+        return main, main, RateWindow(main.span())
+    over = np.fmax(part["closed_at"], part["last_chunk_at"])
+    inside = np.any([(over >= low) & (over <= high) for low, high in windows], axis=0)
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(windows))
+    return main, part.where(inside), RateWindow((windows[0][0], windows[-1][1]), pauses)
+
+
+def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
+    """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN where a block has none."""
+    return np.array([[_figure(rule, block) for block in pair] for pair in pairs], np.float64).reshape(-1, 2)
+
+
+def bound_pair_values(rule: Rule, metric: Metric, pairs: Sequence[PairRequests]) -> tuple[Floats, Floats]:
+    """The same with the values of a metric at their least, and at their most, as far as merged chunks leave them open."""
+    least, most = [[_moved(pair, metric, most=most) for pair in pairs] for most in (False, True)]
+    return compute_pair_values(rule, least), compute_pair_values(rule, most)
+
+
+def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
+    blocks = []
+    for block in pair:
+        requests, chosen = block.counted.requests, block.counted.chosen
+        reach = bound_coalesced_metric(RequestSelection(requests, np.ones(len(requests), np.bool_)), metric)
+        moved = requests.assign(**{metric.column: reach[most] / metric.base})
+        ended = RequestSelection(moved, block.ended.chosen)  # of the same requests
+        blocks.append(block._replace(counted=RequestSelection(moved, chosen), ended=ended))
+    return PairRequests(*blocks)
+
+
+def moved_to(conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, best: bool) -> Sequence[PairRequests]:
+    """With the values that merged chunks leave open as they meet these conditions best, or least."""
+    for condition in conditions:
+        metric = BY_WORD[condition.metric].metric
+        if metric is not None:
+            pairs = [_moved(pair, metric, most=best != condition.op.startswith("<")) for pair in pairs]
+    return pairs
+
+
+def count_block_requests(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
+    """How many requests each block's figure is made of."""
+    for pair in pairs:
+        yield from (select_requests(rule, block.counted).size for block in pair)
+
+
+def _window(stage: Stage) -> Span | None:
+    """None: it is not counted, or did not come to its end."""
+    if not stage.pair or stage.measured_at is None or stage.why != TIME_UP:
+        return None
+    return stage.measured_at, stage.ended_at
+
+
+def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
+    everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
+    counted = everything.only(requests["phase"] == "profiling")
+    return BlockRequests(counted, select_ended_in(everything, window), window[1] - window[0])
+
+
+def _figure(rule: Rule, block: BlockRequests) -> float:
+    """As the tables have it, a failure being +infinity; of what is a rate, over the block's time."""
+    measure = BY_WORD[rule.metric]
+    if measure.metric is not None:
+        known = bound_values(rule, select_requests(rule, block.counted), measure.metric).low
+        if not len(known):
+            return math.nan
+        if rule.percentile is None:
+            return float(known.mean())
+        if np.isfinite(known).all():
+            return float(np.percentile(known, rule.percentile))
+        return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
+    if measure.units is RATE:
+        return float(bound_rate_amounts(rule, select_requests(rule, block.ended)).low.sum()) / block.seconds
+    share = bound_share_hits(rule, select_requests(rule, block.counted)).low
+    return float(share.mean()) if len(share) else math.nan
+
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
@@ -165,7 +354,7 @@ def compare_arms(
         few or ("" if stands else blame) or ("" if deltas else "there is no figure that both arms have in each pair")
     )
     return PairedComparison(
-        verdict=OPEN if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
+        verdict=INCONCLUSIVE if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
         reason=reason,
         chance=None if reason else seen,
         warning="; ".join(
@@ -405,12 +594,12 @@ def _judged(
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = compute_pair_values(rule, found)
     if why := _absent(values):
-        return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
+        return replace(result, status=RULE_INCONCLUSIVE, count=len(found), reason=why)
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
     one = compute_arm_difference(values, relative=relative)
     if rule.unit == "%" and one.ratio is None:
         why = "it is 0 at the base, and there is no percentage of 0: give the tolerance in another unit"
-        return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
+        return replace(result, status=RULE_INCONCLUSIVE, count=len(found), reason=why)
     value, low, high = _worse(rule, one)
     ends = (value, value) if by_point else (low, high)
     _, least, most = _worse(rule, _widened(one, values, error.reach))
@@ -421,8 +610,8 @@ def _judged(
     furthest = widest[0] - off[0], widest[1] + off[1]
     held = {end <= rule.limit for end in ends}
     stands = len({*held, *(end <= rule.limit for end in furthest)}) == len(held)
-    status = INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
-    reason = "" if status != INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
+    status = RULE_INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
+    reason = "" if status != RULE_INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
     return replace(
         result,
         status=status,
@@ -441,3 +630,119 @@ def _worse(rule: Rule, one: ArmDifference) -> tuple[float, float, float]:
     if rule.unit == "%":
         value, low, high = [ratio - 1 for ratio in one.ratio or (math.nan, math.nan, math.nan)]
     return (value, low, high) if rule.less_is_better else (-value, -high, -low)
+
+
+HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval", "")
+FIRST: Final = 5
+"""So many figures that differ are named in the sentence."""
+NOTE: Final = (
+    "Base and candidate: the mean over the blocks of what a block came to (geometric, where the interval is one of a "
+    "percentage). Difference: from base to candidate, averaged over the pairs; 95% interval: Student's t over the pairs. "
+    "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; averages and rates are of "
+    "successful requests. Of 20 figures of two equal arms one is called better or worse by chance."
+)
+
+
+def describe_paired_verdict(found: PairedComparison) -> str:
+    """In one sentence or two."""
+    if found.isolated:
+        return describe_isolation(found)
+    name = "A/A" if found.aa else "A/B"
+    if found.verdict == INCONCLUSIVE:
+        return f"{name} {found.verdict}: {found.reason}."
+    together = f"all figures together: p {found.chance:.2g}" if found.chance is not None else ""
+    said = f"{name} {found.verdict} ({format_count(found.pairs, 'pair')}; {together})."
+    called = f"{found.different} of {found.known} figures are called different"
+    if found.aa:
+        return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5%)."
+    if found.verdict != DIFFERENT:
+        return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
+    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
+    more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
+    return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
+
+
+def describe_isolation(found: PairedComparison) -> str:
+    """What the others cost the tenant, in one sentence or two."""
+    who = f"Isolation of {found.isolated} {found.isolation}"
+    if found.reason:
+        return f"{who}: {found.reason}."
+    named = [
+        f"{figure.label.removesuffix(' (ms)')} {1 + figure.percent / 100:.3g} times ({_times(figure)})"
+        for figure in found.figures
+        if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
+    ]
+    return (
+        f"{who} ({format_count(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside the others is isolated). Beside "
+        f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
+    )
+
+
+def _times(figure: PairedFigure) -> str:
+    if figure.low_percent is None or figure.high_percent is None:
+        return "-"
+    return f"{1 + figure.low_percent / 100:.3g} to {1 + figure.high_percent / 100:.3g}"
+
+
+def make_paired_head(found: PairedComparison) -> tuple[str, ...]:
+    """Of the table of its figures."""
+    return ("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD
+
+
+def make_paired_table(found: PairedComparison) -> Iterator[Block]:
+    """Each figure of both arms."""
+    if found.isolated:
+        yield Heading(f"Isolation: {found.isolated} beside the others against alone")
+    else:
+        yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
+    rows = tuple(format_paired_cells(figure) for figure in found.figures)
+    yield TableBlock(make_paired_head(found), rows)
+    for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
+        labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
+        few = any(figure.few for figure in found.figures if figure.note == note)
+        yield TextBlock(f"{'* ' * few}{labels}: {note}.")
+    alone = f"Base and candidate: {found.isolated} alone, and beside the others. "
+    yield TextBlock(alone * bool(found.isolated) + NOTE)
+
+
+def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
+    """As conditions of the run."""
+    s = run.settings
+    for arm in run.arms:
+        server = arm.host + (f" ({arm.server})" if arm.server else "")
+        yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
+        if arm.server_flags:
+            yield f"{arm.name} flags", format_flags(arm.server_flags)
+    done = len({stage.pair for stage in run.stages if stage.pair})
+    yield (
+        "pairs",
+        f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no figure: the first pair, and "
+        f"the first {s.washout_s:g} s of each block (washout)",
+    )
+
+
+def format_paired_difference(figure: PairedFigure) -> str:
+    """``TTFT p95 (ms) -12.3% (better)``"""
+    by = f"{figure.percent:+.1f}%" if figure.percent is not None else _digits(figure).difference
+    return f"{figure.label} {by} ({figure.word})"
+
+
+def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
+    """Under ``HEAD``."""
+    shown = _digits(figure)
+    percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
+    few = "*" * figure.few
+    return figure.label, shown.base + few, shown.value + few, shown.difference, percent, _reach(figure), figure.word
+
+
+def _digits(figure: PairedFigure) -> ComparedTexts:
+    return format_comparison(figure.base, figure.candidate, figure.low, figure.high)
+
+
+def _reach(figure: PairedFigure) -> str:
+    if figure.relative and figure.low_percent is not None and figure.high_percent is not None:
+        return f"{figure.low_percent:+.1f}% to {figure.high_percent:+.1f}%"
+    if figure.low is None or figure.high is None:
+        return "-"
+    shown = _digits(figure)
+    return f"{shown.low} to {shown.high}"

@@ -11,10 +11,22 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run, Stage
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.ab.analysis import compute_arm_difference, familywise_p_value, student_t_975
-from locust_llm.report.sections.ab.blocks import compute_pair_values, find_complete_pairs
-from locust_llm.report.sections.ab.model import BROKEN, DIFFERENT, HOLDS, INCONCLUSIVE, SAME, UNDECIDED, PairedFigure
-from locust_llm.report.sections.ab.text import describe_paired_verdict, make_paired_head
+from locust_llm.report.sections.ab import (
+    BROKEN,
+    DIFFERENT,
+    HOLDS,
+    INCONCLUSIVE,
+    SAME,
+    UNDECIDED,
+    PairedFigure,
+    compute_arm_difference,
+    compute_pair_values,
+    describe_paired_verdict,
+    familywise_p_value,
+    find_complete_pairs,
+    make_paired_head,
+    student_t_975,
+)
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
 from locust_llm.settings.ab import BASE, CANDIDATE

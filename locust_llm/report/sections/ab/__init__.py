@@ -1,1 +1,0 @@
-"""A/B: two variants compared in pairs of blocks."""
