@@ -21,6 +21,7 @@ from locust_llm.controller import inbox as from_senders
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.progress import keep_logs_off_live_line, show_run_progress
 from locust_llm.controller.run_store import give_up_reports, log_note
+from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
 from locust_llm.integrations.otel import telemetry
 from locust_llm.locust_adapter.before_load import before_load, take_launch_options
@@ -77,6 +78,7 @@ three_digits_in_locust()
 keep_writing_csv()
 check_frames()
 withhold_secrets()
+extend_locust_events(events)  # a locustfile listens before there is an environment
 FURTHER.extend((upload.validate_upload, telemetry.validate_otel))
 
 
@@ -96,6 +98,7 @@ def _before_load(options: Namespace) -> None:
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     keep_logs_off_live_line()
+    extend_locust_events(environment.events)
     launch = take_launch_options(environment.parsed_options)
     if not getattr(environment.parsed_options, "stats_history_enabled", False):
         keep_no_copies_of_rows()

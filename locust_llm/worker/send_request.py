@@ -384,6 +384,8 @@ class RequestSender:
         log_to_locust(
             self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried, gated=gated
         )
+        if record.outcome == OK and events.inter_token_latency._handlers and record.itl_s is not None:
+            events.inter_token_latency.fire(user=self._user, name=record.name, request_id=record.id, itl_s=record.itl_s)
         events.record.fire(user=self._user, record=record)
         return record
 
