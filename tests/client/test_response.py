@@ -1,4 +1,4 @@
-"""Streams: real servers' answers in every split, hostile bytes, and what a stamp may claim."""
+"""Response: real servers' answers in every split, hostile bytes, and what a stamp may claim."""
 
 import tracemalloc
 from collections.abc import Iterable, Iterator

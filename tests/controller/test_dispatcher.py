@@ -1,4 +1,4 @@
-"""The dealer, in virtual time: every arrival goes out once, about a second ahead, evenly over the processes."""
+"""The dispatcher, in virtual time: every arrival goes out once, about a second ahead, evenly over the processes."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The timetable of a phase: from settings to instants, by pencil."""
+"""The schedule of a phase: from settings to instants, by pencil."""
 
 from itertools import islice
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The door: what the command does with the world around it."""
+"""Main: what the command does with the world around it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Spool: no line is lost, doubled or torn, whatever the disk does."""
+"""Buffered file: no line is lost, doubled or torn, whatever the disk does."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The command line: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
+"""Parsed options: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Flags: each declared option is a flag, a variable of the environment and a field of the form, with default and example."""
+"""The parser: each declared option is a flag, a variable of the environment and a field of the form, with default and example."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The certificate's arithmetic, by pencil: differences of intervals, bounds by counting, the ends of a percentile."""
+"""The arithmetic of accuracy, by pencil: differences of intervals, bounds by counting, the ends of a percentile."""
 
 import math
 from fractions import Fraction

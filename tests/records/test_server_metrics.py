@@ -1,4 +1,4 @@
-"""Gauges: the same figures from every engine's page, and what they mean."""
+"""Server metrics: the same figures from every engine's page, and what they mean."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""In force: users and limits over a run, by hand."""
+"""Time course: users and limits over a run, by hand."""
 
 import pytest
 from msgspec.structs import replace

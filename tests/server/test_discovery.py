@@ -1,4 +1,4 @@
-"""The survey: which model, which server, how long prompts are; and a clear line when there can be no run."""
+"""Discovery: which model, which server, how long prompts are; and a clear line when there can be no run."""
 
 import ssl
 import warnings

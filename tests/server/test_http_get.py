@@ -1,4 +1,4 @@
-"""Fetch: whatever a server sends, a whole answer or one sentence, in bounded time and of bounded size."""
+"""HTTP GET: whatever a server sends, a whole answer or one sentence, in bounded time and of bounded size."""
 
 import gzip
 import socket

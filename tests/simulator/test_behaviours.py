@@ -1,4 +1,4 @@
-"""Quirks by name: what may be asked for, and what each does to the bytes."""
+"""Behaviours by name: what may be asked for, and what each does to the bytes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Foreign text: harmless, bounded, and without a secret in whatever form a server gives it back."""
+"""Untrusted text: harmless, bounded, and without a secret in whatever form a server gives it back."""
 
 import html
 import json

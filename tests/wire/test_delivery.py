@@ -1,4 +1,4 @@
-"""The post: whatever the wire loses or brings twice, each message is read once and in its order."""
+"""Delivery: whatever the wire loses or brings twice, each message is read once and in its order."""
 
 from hypothesis import given
 from hypothesis import strategies as st

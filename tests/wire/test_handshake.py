@@ -1,4 +1,4 @@
-"""The greeting: a worker with another version or another locustfile is refused, both named."""
+"""The handshake: a worker with another version or another locustfile is refused, both named."""
 
 import pytest
 from support.records import answered

@@ -1,4 +1,4 @@
-"""The budget: N asked for is N sent, over any number of processes, in whatever order messages and requests end."""
+"""Permits: N asked for is N sent, over any number of processes, in whatever order messages and requests end."""
 
 from collections import deque
 from functools import partial

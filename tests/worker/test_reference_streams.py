@@ -1,4 +1,4 @@
-"""Sentinels beside a load, with a real truth server; and what they never touch."""
+"""Reference streams beside a load, with a real truth server; and what they never touch."""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,4 +1,4 @@
-"""Arms of a run: where a request goes and with what, what is written down of it, and that both arms are asked."""
+"""Targets of a run, its arms: where a request goes and with what, what is written down of it, and that both arms are asked."""
 
 from argparse import Namespace
 from pathlib import Path

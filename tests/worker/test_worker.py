@@ -1,4 +1,4 @@
-"""The sender, where it is on a host of its own: what it does before it knows what time it is there."""
+"""The worker, where it is on a host of its own: what it does before it knows what time it is there."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Logs: traces with columns by a few lines of each, named columns, and times in all their spellings."""
+"""Access logs: traces with columns by a few lines of each, named columns, and times in all their spellings."""
 
 import pytest
 from hypothesis import given

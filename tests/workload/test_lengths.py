@@ -1,4 +1,4 @@
-"""Sizes: each text means what it says, what is drawn has the moments asked for, buckets are few, whole and readable."""
+"""Lengths: each text means what it says, what is drawn has the moments asked for, buckets are few, whole and readable."""
 
 import math
 from collections import Counter

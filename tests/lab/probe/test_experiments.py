@@ -1,4 +1,4 @@
-"""The timetable of the probe, with answers made up by pencil: which episodes come, how large they are, when it ends."""
+"""The experiments of the probe, with answers made up by pencil: which episodes come, how large they are, when it ends."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Symptoms by pencil: hand-made shots, and what they amount to."""
+"""Measurements by pencil: hand-made shots, and what they amount to."""
 
 import pytest
 from hypothesis import given

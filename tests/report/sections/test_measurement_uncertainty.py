@@ -1,4 +1,4 @@
-"""Plus-minus of a run's percentiles, from a certificate and records by hand."""
+"""Measurement uncertainty of a run's percentiles, from a certificate and records by hand."""
 
 import csv
 import json

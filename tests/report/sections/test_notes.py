@@ -1,4 +1,4 @@
-"""Guard rails: what warns of a run that says less than it seems to, from records made by hand."""
+"""Notes: what warns of a run that says less than it seems to, from records made by hand."""
 
 import random
 
