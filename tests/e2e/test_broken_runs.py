@@ -89,9 +89,9 @@ def broken(self, *args, **kw):
 @pytest.mark.parametrize(
     ("module", "kind", "name", "words"),
     [
-        ("run.control.allocator", "Allocator", "deal_out", ("--request-rate", "5")),  # a schedule has no other end
-        pytest.param("run.control.phase_runner", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full),
-        pytest.param("run.control.control", "Control", "flush", ("-u", "1"), marks=pytest.mark.full),
+        ("controller.allocator", "Allocator", "deal_out", ("--request-rate", "5")),  # a schedule has no other end
+        pytest.param("controller.phases", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full),
+        pytest.param("controller.controller", "Controller", "flush", ("-u", "1"), marks=pytest.mark.full),
     ],
 )
 def test_what_breaks_inside_ends_the_run_with_status_2(
