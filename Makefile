@@ -26,7 +26,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 demo: $(VENV)/.installed          ## a first result without a GPU: simulator, load test, tables
 	$(BIN)/locust-llm demo
 
-test: $(VENV)/.installed-tests    ## every room and the main job end to end, in three minutes: small matrices, few examples
+test: $(VENV)/.installed-tests    ## every folder and the main job end to end, in three minutes: small matrices, few examples
 	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "not slow and not full and not serial"
 	$(PYTEST) --hypothesis-profile=few -m "serial and not slow and not full" $(SERIAL)
 
@@ -37,8 +37,8 @@ test-slow: $(VENV)/.installed-tests  ## single tests that take seconds: whole ru
 test-all: test test-slow test-matrices  ## everything, with the whole matrices
 
 # what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
-PIECES = rooms web_pages damage endings distributed modes runs probe serial real
-rooms = tests/access tests/accuracy tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
+PIECES = folders web_pages damage endings distributed modes runs probe serial real
+folders = tests/access tests/accuracy tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
   tests/integrations tests/lab tests/locust_adapter tests/protocols tests/records tests/report tests/seeds tests/server \
   tests/settings tests/simulator tests/slo tests/text tests/web tests/wire tests/worker tests/workload tests/test_*.py \
   --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py --ignore tests/report/render/test_html.py

@@ -9,7 +9,7 @@ import pytest
 
 import locust_llm
 
-ROOM = Path(locust_llm.__file__).parent
+PACKAGE = Path(locust_llm.__file__).parent
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -27,11 +27,11 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_a_percent_sign_stands_at_its_figure() -> None:
     spaced = re.compile(r"\d %(?![\w(])|^ %$")
     found = [
-        f"{file.relative_to(ROOM)}:{line} {text!r}"
-        for file in sorted(ROOM.rglob("*.py"))
+        f"{file.relative_to(PACKAGE)}:{line} {text!r}"
+        for file in sorted(PACKAGE.rglob("*.py"))
         for line, text in texts(ast.parse(file.read_text()))
         if spaced.search(text)
     ]
-    found += [str(file) for file in ROOM.rglob("*.js") if re.search(r"\} %`|\d %[\"'`]", file.read_text())]
+    found += [str(file) for file in PACKAGE.rglob("*.js") if re.search(r"\} %`|\d %[\"'`]", file.read_text())]
     assert found == []
     assert list(filter(spaced.search, (text for _, text in texts(ast.parse("f'{x} % of'")))))  # it would see one

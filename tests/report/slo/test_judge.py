@@ -230,7 +230,7 @@ def test_too_few_samples() -> None:
     assert found.reason.startswith(
         "too few samples: the interval of p99 takes 368 independent requests, there are 300; roughly "
     )
-    far = judged("ttft p99 < 600ms", steps(300))  # 1.959 times 300 ms: report/analysis/test_correlation.py
+    far = judged("ttft p99 < 600ms", steps(300))  # 1.959 times 300 ms: see test_intervals.py
     assert (far.status, far.high) == ("PASS", None)
     assert far.reason == "too few samples for its interval, but at most 588ms if larger values are as rare as usual"
     assert judged("ttft p99 < 0.6s", steps(300)).reason == far.reason  # in the unit of the table

@@ -1,4 +1,4 @@
-"""The rooms: promises about what is imported when; the order of rooms is in pyproject.toml, and lint-imports looks at it."""
+"""Promises about what is imported when; the order of the folders is in pyproject.toml, and lint-imports looks at it."""
 
 import ast
 import re
