@@ -81,7 +81,8 @@ class TimingDifferences:
 
     def __init__(self) -> None:
         self.streams = self.chunks = self.merged = 0
-        self.ttft, self.gap = Histogram(), Histogram()
+        self.ttft = Histogram()
+        self.gap = Histogram()
 
     def add(self, record: Record, truth: ReferenceTimes) -> None:
         """One finished stream; one whose chunks are not those that were sent is left out."""
@@ -101,7 +102,8 @@ class TimingDifferences:
 
     def certificate(self, server_cpu_s: float | None = None) -> MeasurementAccuracy:
         """What they amount to."""
-        ttft, gap = compute_error_bounds(self.ttft), compute_error_bounds(self.gap)
+        ttft = compute_error_bounds(self.ttft)
+        gap = compute_error_bounds(self.gap)
         if ttft is None or gap is None:
             return MeasurementAccuracy(missing="too few sentinel streams ended in this time")
         return MeasurementAccuracy(
@@ -167,7 +169,8 @@ def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
 
 def combine_worst_bounds(some: list[ErrorBounds]) -> ErrorBounds:
     """One that holds for each of several processes."""
-    shares = [share for share in some[0].within if all(share in one.within for one in some)]
+    common = set(some[0].within).intersection(*(one.within for one in some))
+    within = {share: _largest_within(some, share) for share in some[0].within if share in common}
 
     def most(name: str) -> Any:
         return max(getattr(one, name) for one in some)
@@ -175,8 +178,12 @@ def combine_worst_bounds(some: list[ErrorBounds]) -> ErrorBounds:
     return ErrorBounds(
         count=sum(one.count for one in some),
         p50_ms=most("p50_ms"), p95_ms=most("p95_ms"), p99_ms=most("p99_ms"), max_ms=most("max_ms"),
-        within={share: max(one.within[share] for one in some) for share in shares},
+        within=within,
     )  # fmt: skip
+
+
+def _largest_within(some: list[ErrorBounds], share: float) -> float:
+    return max(one.within[share] for one in some)
 
 
 def combine_accuracies(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:

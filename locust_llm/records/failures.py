@@ -97,7 +97,8 @@ class SilenceDetector:
             began, ended = _answering(record)
             silent_s = began - (self._answered_at or began)
             was_reported, self._reported = self._reported, False
-            self._answered_at, self._unanswered = max(ended, self._answered_at or ended), 0
+            self._answered_at = max(ended, self._answered_at or ended)
+            self._unanswered = 0
             return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
         if self._answered_at is None or self._reported or not record.failed or record.outcome in OWN_FAILURES:
             return ""

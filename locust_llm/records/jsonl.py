@@ -84,7 +84,8 @@ def parse_record_line(data: bytes) -> Record:
     Of a line of ours only the record is decoded, which comes last: AIPerf's fields before it are a fifth of the
     time. No text can look like its key, as quotes inside texts are escaped.
     """
-    at, end = data.rfind(_KEY), data.rfind(b"}")
+    at = data.rfind(_KEY)
+    end = data.rfind(b"}")
     try:
         if at < 0:
             record = _decode(data).record

@@ -159,7 +159,8 @@ def parse_git_status(status: str) -> Commit | None:
     """Of ``git status --porcelain=v2 --branch``; None: there is no commit."""
     lines = status.splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
-    commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
+    commit = heads.get("branch.oid", "")
+    branch = heads.get("branch.head", "")
     if not re.fullmatch("[0-9a-f]{40,64}", commit):  # "(initial)"
         return None
     return Commit(commit, "" if branch == "(detached)" else branch, any(not line.startswith("#") for line in lines))

@@ -40,7 +40,9 @@ class PhasePlan:
         self, warmup: int | None, count: int | None, *, warms_up: bool | None = None, staged: bool = False
     ) -> None:
         self._staged = staged
-        self.phase = WARMUP if warmup or warms_up else BETWEEN if staged else PROFILING
+        self.phase = BETWEEN if staged else PROFILING
+        if warmup or warms_up:
+            self.phase = WARMUP
         self._left: dict[str, int | None] = {WARMUP: warmup, PROFILING: count}
         self._out = {WARMUP: 0, PROFILING: 0}
         self._closed: set[str] = set()
@@ -94,7 +96,10 @@ class PhasePlan:
         self._out[phase] -= count
         if phase != self.phase or self._left[phase] != 0 or self._out[phase] > 0:
             return False
-        self.phase = BETWEEN if self._staged else PROFILING if phase == WARMUP else OVER
+        if self._staged:
+            self.phase = BETWEEN
+        else:
+            self.phase = PROFILING if phase == WARMUP else OVER
         return True
 
     def begin(self, stage: int, count: int | None) -> None:

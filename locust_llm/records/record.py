@@ -351,7 +351,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def _came_at_once(self, later: float) -> bool:
         """It had been gathered on the way: most of it came in the first read, or together with others, faster than any
         model writes."""
-        us, chunks = self.chunk_us, len(self.chunk_us)
+        us = self.chunk_us
+        chunks = len(self.chunk_us)
         if us[-1] == us[self._first]:
             return True
         if not self.merged:
@@ -405,7 +406,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def blurred_gaps_us(self) -> tuple[tuple[int, int], ...]:
         """(the least, the most) that each of the other gaps can be."""
-        us, earliest = self.chunk_us, dict(self.merged)
+        us = self.chunk_us
+        earliest = dict(self.merged)
         return tuple(
             (max(earliest.get(i + 1, us[i + 1]) - us[i], 0), us[i + 1] - earliest.get(i, us[i]))
             for i in range(len(us) - 1 if earliest else 0)

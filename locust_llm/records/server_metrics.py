@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -239,7 +240,11 @@ def summarise_engine_samples(
 ) -> EngineSummary | None:
     """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of these alone, counters of
     the time from the first sample to the last. None of no sample under load."""
-    under_load = [sample for sample in samples if any(begin <= sample.at <= end for begin, end in loaded)]
+
+    def is_under_load(sample: EngineSample) -> bool:
+        return any(begin <= sample.at <= end for begin, end in loaded)
+
+    under_load = list(filter(is_under_load, samples))
     if not under_load:
         return None
     preempted = counter_increase(samples, "preemptions")
@@ -271,7 +276,8 @@ def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, i
     little without a restart, by a duration that two clocks made negative."""
     total_s = count = 0.0
     names = f"{what}_s", f"{what}_count"
-    known = [both for sample in samples if None not in (both := tuple(getattr(sample, name) for name in names))]
+    both = map(attrgetter(*names), samples)
+    known = [pair for pair in both if None not in pair]
     for before, after in pairwise(known):
         restarted = after[1] < before[1]
         total_s += after[0] if restarted else after[0] - before[0]

@@ -77,7 +77,8 @@ def parse_llama_timings(data: msgspec.Raw) -> ServerTimes | None:
         timings = _timings(data)
     except (ValueError, RecursionError):
         return None
-    prefill, decode = _micros(timings.prompt_ms), _micros(timings.predicted_ms)
+    prefill = _micros(timings.prompt_ms)
+    decode = _micros(timings.predicted_ms)
     return (
         None
         if prefill is None and decode is None
@@ -102,7 +103,8 @@ def parse_vllm_metrics(data: msgspec.Raw) -> ServerTimes | None:
         metrics = _metrics(data)
     except (ValueError, RecursionError):
         return None
-    queue, prefill = _micros(metrics.queue_time_ms), _micros(metrics.time_to_first_token_ms)
+    queue = _micros(metrics.queue_time_ms)
+    prefill = _micros(metrics.time_to_first_token_ms)
     decode = _micros(metrics.generation_time_ms)
     if queue is None and prefill is None and decode is None:
         return None

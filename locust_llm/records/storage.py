@@ -131,7 +131,8 @@ class RecordFile:
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
-            low, high = 0, self.path.stat().st_size
+            low = 0
+            high = self.path.stat().st_size
             while high - low > MIN_BISECTED_BYTES:
                 middle = (low + high) // 2
                 file.seek(middle)

@@ -34,7 +34,8 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The first thing that was wrong."""
 
     def __add__(self, other: "TelemetryCounts") -> "TelemetryCounts":
-        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        mine = msgspec.structs.asdict(self)
+        theirs = msgspec.structs.asdict(other)
         mistake = mine.pop("mistake") or theirs["mistake"]
         return TelemetryCounts(**{name: count + theirs[name] for name, count in mine.items()}, mistake=mistake)
 

@@ -146,7 +146,9 @@ class HealthSignal(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> str:
-        return INVALID if self.value > self.invalid.value else DEGRADED if self.value > self.degraded.value else OK
+        if self.value > self.invalid.value:
+            return INVALID
+        return DEGRADED if self.value > self.degraded.value else OK
 
     def __str__(self) -> str:
         limit = self.invalid if self.level == INVALID else self.degraded
@@ -168,7 +170,9 @@ class ClientVerdict(msgspec.Struct, frozen=True):
 
 def highest_known_percent(count: int) -> float:
     """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the second largest."""
-    return 99.0 if count >= FEW else 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
+    if count >= FEW:
+        return 99.0
+    return 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
 
 
 def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
@@ -191,10 +195,8 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
     if e.permit_lag_p99_ms is not None:
         # a hand-over is four messages: 4 ms on an idle machine, 40 ms where each takes 10 ms
         name = "TTFT from due p99"
-        degraded, invalid = (
-            make_signal_limit(20.0, 0.1, e.due_p99_ms, name),
-            make_signal_limit(100.0, 0.5, e.due_p99_ms, name),
-        )
+        degraded = make_signal_limit(20.0, 0.1, e.due_p99_ms, name)
+        invalid = make_signal_limit(100.0, 0.5, e.due_p99_ms, name)
         yield HealthSignal(PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests))
     if e.loop_lag_p99_ms is not None:
         yield HealthSignal(LOOP_LAG, e.loop_lag_p99_ms, " ms", SignalLimit(250.0))
@@ -223,7 +225,8 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
 
 def _sending(e: ProcessEvidence, lag_ms: float) -> HealthSignal:
     """Of few requests the second latest send decides, unless all late sends together took more than LATE_SHARE."""
-    note, share = _note(e.requests), e.late_share or 0.0
+    note = _note(e.requests)
+    share = e.late_share or 0.0
     if 1 < e.requests < FEW and e.latest_send_ms is not None and share > LATE_SHARE:
         lag_ms = e.latest_send_ms
         note = f"the latest of {e.requests}, and late sends took {share:.1%} of the requests' time"

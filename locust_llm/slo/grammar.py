@@ -171,7 +171,8 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def felt(self) -> bool:
         """It is about what a reader feels, which the report works out."""
-        return any(_depends_on_reader(word) for word in (self.metric, *(one.metric for one in self.given)))
+        given = [condition.metric for condition in self.given]
+        return any(map(_depends_on_reader, (self.metric, *given)))
 
     @property
     def early(self) -> bool:
@@ -254,7 +255,8 @@ def _rule(text: str) -> Rule:
     head = _HEAD.fullmatch(text)
     if not head:
         raise_selector_error("it does not begin with a metric: write, for example, 'ttft p95 < 500ms'")
-    kind, rest = (head["kind"] or "").lower(), head["rest"].strip()
+    kind = (head["kind"] or "").lower()
+    rest = head["rest"].strip()
     if kind not in ("", WARN, ABORT):
         raise_selector_error(f"unknown prefix {head['kind']}: there are warn: and abort:")
     measure = _measure(head["metric"])
@@ -264,7 +266,8 @@ def _rule(text: str) -> Rule:
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} is of the whole schedule: leave out the braces")
     if (within := _WITHIN.search(rest)) is not None:
-        stat, op = rest[: within.start()].strip(), WITHIN
+        stat = rest[: within.start()].strip()
+        op = WITHIN
         number, unit, base, given = _room(rest[within.end() :], measure)
     else:
         left, *given = _GIVEN.split(rest, maxsplit=1)
@@ -323,7 +326,11 @@ def _pair(text: str) -> Condition:
     if not colon or not number or number["unit"]:
         raise_selector_error(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
     measure = _of_one_request(name)
-    unit, op = ("ms", "<=") if measure.units is TIME else ("" if measure.units is SHARE else "/s", ">=")
+    unit, op = "/s", ">="
+    if measure.units is TIME:
+        unit, op = "ms", "<="
+    elif measure.units is SHARE:
+        unit = ""
     return Condition(measure.word, op, float(number["number"]), unit)
 
 
@@ -366,7 +373,8 @@ def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tupl
         raise_selector_error(
             f"{shorten_foreign_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number and its unit ({there})"
         )
-    value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
+    value = float(number["number"])
+    unit = (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
     if units is RATE and not unit:
         unit = "/s"
     if unit not in units:

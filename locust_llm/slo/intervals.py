@@ -84,7 +84,8 @@ def binomial_shares(some: float, of: float, low: float, high: float) -> tuple[fl
 def student_quantile(freedom: float, tail: float) -> float:
     """What Student's t exceeds with probability ``tail`` (Abramowitz and Stegun 26.7.5; exact to 0.7 % from 4 degrees and a
     tail of 1 % on, below that too small by up to a tenth)."""
-    z, n = NormalDist().inv_cdf(1 - tail), max(freedom, 1.5)
+    z = NormalDist().inv_cdf(1 - tail)
+    n = max(freedom, 1.5)
     return (
         z
         + (z**3 + z) / (4 * n)
@@ -118,7 +119,8 @@ def binomial_cdf(k: float, n: float, p: float) -> float:
 def _fraction(a: float, b: float, x: float) -> float:
     """Lentz's method (Press et al., Numerical Recipes, 3rd ed., section 6.4)."""
     tiny = 1e-300
-    c, d = 1.0, 1 / ((1 - (a + b) * x / (a + 1)) or tiny)
+    c = 1.0
+    d = 1 / ((1 - (a + b) * x / (a + 1)) or tiny)
     value = d
     for m in range(1, 100_000):
         for step in (

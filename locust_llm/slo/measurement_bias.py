@@ -95,7 +95,9 @@ def find_rule_error(verdict: ClientVerdict | None, rule: Rule) -> Error | None:
     if verdict is None or verdict.level == OK:
         return None
     errors = {error for _, _, error in _touching(verdict, rule)}
-    return errors.pop() if len(errors) == 1 else EITHER if errors else None
+    if len(errors) > 1:
+        return EITHER
+    return errors.pop() if errors else None
 
 
 def find_touching_signals(verdict: ClientVerdict, rule: Rule) -> set[str]:

@@ -37,7 +37,9 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
             raise_selector_error(
                 f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys"
             )
-        key, value, at = pick["key"].lower(), pick["value"], pick.end()
+        key = pick["key"].lower()
+        value = pick["value"]
+        at = pick.end()
         if key not in SELECTORS:
             raise_selector_error(
                 f"unknown selector {key}{find_nearest_names(key, SELECTORS)}; there are: {', '.join(SELECTORS)}"
@@ -90,9 +92,11 @@ def _counts(low: float, high: float, count: Any) -> Any:
 def parse_length_range(value: str) -> tuple[float, float]:
     """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to 3,999."""
     if match := re.fullmatch(r"<(\w+)", value):
-        low, high = 0.0, _tokens(match[1])
+        low = 0.0
+        high = _tokens(match[1])
     elif match := re.fullmatch(r"(\w+)\+", value):
-        low, high = _tokens(match[1]), float("inf")
+        low = _tokens(match[1])
+        high = float("inf")
     elif match := re.fullmatch(r"(\w*)(?:\.\.|-)(\w*)", value):
         low = _tokens(match[1]) if match[1] else 0.0
         high = _tokens(match[2]) if match[2] else float("inf")
@@ -159,8 +163,6 @@ def _range(low: float, high: float) -> str:
 def _stages(low: float, high: float) -> str:
     if low == high:
         return format_plain_number(low)
-    return (
-        f"{format_plain_number(low)}.."
-        if high == float("inf")
-        else f"{format_plain_number(low) if low else ''}..{format_plain_number(high)}"
-    )
+    if high == float("inf"):
+        return f"{format_plain_number(low)}.."
+    return f"{format_plain_number(low) if low else ''}..{format_plain_number(high)}"

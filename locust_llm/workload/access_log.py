@@ -100,7 +100,9 @@ def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
     theirs = table.columns.get(column, column)
     if not table.header:
         return formats.find_field_byte(row, theirs.rpartition(".")[2])
-    byte, quoted, left = 0, False, table.header.index(theirs)
+    byte = 0
+    quoted = False
+    left = table.header.index(theirs)
     while left and byte < len(row):
         quoted ^= row[byte] == ord('"')
         left -= not quoted and row[byte] == ord(table.delimiter)

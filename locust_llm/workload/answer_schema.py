@@ -78,7 +78,8 @@ def check_response_schema(body: Mapping[str, Any]) -> None:
 
 def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(field, schema): of OpenAI, its Responses, Anthropic, vLLM, SGLang and llama.cpp."""
-    text, config = body.get("text"), body.get("output_config")
+    text = body.get("text")
+    config = body.get("output_config")
     for field, form in (("response_format", body.get("response_format")),
                         ("text", text.get("format") if isinstance(text, dict) else None),
                         ("output_config", config.get("format") if isinstance(config, dict) else None)):  # fmt: skip
@@ -183,7 +184,8 @@ def _mistake(schema: bytes) -> str:
 
 @lru_cache(1024)
 def _validator(schema: bytes) -> Any:
-    jsonschema, found = import_module("jsonschema"), msgspec.json.decode(schema)
+    jsonschema = import_module("jsonschema")
+    found = msgspec.json.decode(schema)
     kind = jsonschema.validators.validator_for(found, default=jsonschema.Draft202012Validator)
     return kind(found, registry=import_module("referencing").Registry())
 
@@ -197,11 +199,15 @@ def matches_response_schema(what: ResponseSchema, message: Mapping[str, Any]) ->
     calls = message.get("tool_calls")
     if calls and what.arguments:
         found = {_call_fits(what.arguments, call.get("function") or {}) for call in calls}
-        return False if False in found else None if None in found else True
+        if False in found:
+            return False
+        return None if None in found else True
     if what.must_call:
         return False
     content = message.get("content")
-    return None if what.text is None else _fits(what.text, content if isinstance(content, str) else "")
+    if what.text is None:
+        return None
+    return _fits(what.text, content if isinstance(content, str) else "")
 
 
 def _call_fits(arguments: Mapping[str, Schema], function: Mapping[str, Any]) -> bool | None:

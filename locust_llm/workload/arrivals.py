@@ -12,7 +12,7 @@ Stochastic Processes, 1975: the inverse of the expected count).
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, pairwise, takewhile
 from random import Random
 from typing import Any, Final, TypeVar
@@ -128,10 +128,14 @@ def parse_rate_series(text: str) -> ArrivalRate:
     return ArrivalRate([_point(number, point) for number, point in enumerate(found, 1)])
 
 
+def _first_of(point: Mapping[str, object], keys: Iterable[str]) -> object:
+    return next((point[key] for key in keys if key in point), None)
+
+
 def _point(number: int, point: object) -> tuple[float, float]:
     pair: object = point
     if isinstance(point, dict):
-        pair = [next((point[key] for key in keys if key in point), None) for keys in (_TIME_KEYS, _RATE_KEYS)]
+        pair = [_first_of(point, _TIME_KEYS), _first_of(point, _RATE_KEYS)]
     if isinstance(pair, list) and len(pair) == 2 and all(type(x) in (int, float) and abs(x) < _HUGE for x in pair):
         return float(pair[0]), float(pair[1])
     raise ValueError(
@@ -201,7 +205,8 @@ def replay_arrivals(
     """
     if not 0 < speedup < _HUGE:
         raise ValueError(f"the replay speedup must be above 0, got {speedup:g}")
-    last, zero = -math.inf, None if auto_offset else start_s or 0.0
+    last = -math.inf
+    zero = None if auto_offset else start_s or 0.0
     for row, time_s in enumerate(times_s):
         if time_s is None or not math.isfinite(time_s):
             raise ValueError(f"row {row + 1}: has no time")

@@ -148,7 +148,8 @@ class Conversation:
 
     def lose(self, number: int) -> int:
         """This turn failed: how many turns are never asked for that, and for no other that failed before."""
-        lost, more = set[int](), [number]
+        lost = set[int]()
+        more = [number]
         while more:
             for child in self._children[more.pop()]:
                 if child not in lost | self._lost:
@@ -207,7 +208,8 @@ class Conversation:
     def _extend(self, history: _History, messages: list[Message]) -> None:
         """A system message of the file joins the shared one: two in a row are more than most chat templates take."""
         first = messages[0] if messages else {}
-        text, shared = first.get("content"), self._prompts.system
+        text = first.get("content")
+        shared = self._prompts.system
         if (
             shared is not None
             and history.messages == [shared]
@@ -287,7 +289,8 @@ class ConversationSource:
 
     def begin_block(self, seed: str) -> None:
         """From now on turns, think times and models are drawn from this seed."""
-        self._random, self._model_draws = Random(f"{seed}/sessions"), Random(f"{seed}/models")
+        self._random = Random(f"{seed}/sessions")
+        self._model_draws = Random(f"{seed}/models")
 
     def model(self, session: str = "") -> str | None:
         """For the next session, or for the one of this name each time the same; None: the run has no mix."""
@@ -298,7 +301,8 @@ class ConversationSource:
     def begin(self, item: DatasetSession | None = None) -> Conversation:
         """A new one, synthetic or of the session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
-        random, model = Random(self._random.getrandbits(64)), self.model()
+        random = Random(self._random.getrandbits(64))
+        model = self.model()
         if item is not None:
             return Conversation(
                 self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms, model=model, parts=self._parts

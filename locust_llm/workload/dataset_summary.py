@@ -162,23 +162,28 @@ def _look(
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
     sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
     longest = 0, 0
-    first_at, last_at = float("inf"), float("-inf")
+    first_at = float("inf")
+    last_at = float("-inf")
     counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
-    whole, tenants = True, dict[str, None]()
+    whole = True
+    tenants = dict[str, None]()
     for item in dataset:
-        sessions, turns = sessions + 1, turns + len(item.turns)
+        sessions = sessions + 1
+        turns = turns + len(item.turns)
         tenants[item.tenant] = None
         longest = max(longest, (_longest(item.turns), -item.row))
         if (at_s := item.turns[0].at_s) is not None:
             timed_sessions += 1
-            first_at, last_at = min(first_at, at_s), max(last_at, at_s)
+            first_at = min(first_at, at_s)
+            last_at = max(last_at, at_s)
         for turn in item.turns:
             looked_at += bool(turn.body)
             if turn.body and looked_at <= CHECK_SCHEMAS:
                 _check_schema(path, turn)
             synthetic += turn.messages is None
             kinds = {media.COLUMNS[column] for column, _ in turn.media}
-            images, sounds = images + (media.IMAGE in kinds), sounds + (media.AUDIO in kinds)
+            images = images + (media.IMAGE in kinds)
+            sounds = sounds + (media.AUDIO in kinds)
             for name, total in counts.items():
                 tokens = getattr(turn, name)
                 if tokens is not None:

@@ -218,7 +218,9 @@ def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
 def _turns(turns: Any, line: int) -> list[Turn]:
     if not isinstance(turns, list) or not turns:
         raise RowError("turns must be a list with at least one turn", field="turns")
-    made, ids, afters = list[Turn](), list[Any](), list[Any]()
+    made = list[Turn]()
+    ids = list[Any]()
+    afters = list[Any]()
     for place, turn in enumerate(turns):
         fields: Any = {"text": turn} if isinstance(turn, str) else turn
         keys = ("messages", "text", "texts", "prompt", "text_input", "content", "input_length")
@@ -368,7 +370,8 @@ def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[s
         return [{"role": row.role or "user", "content": text}], ""
     messages = list(row.messages or ())
     for number, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
+        role = message.get("role")
+        content = message.get("content")
         if not isinstance(role, str):
             raise RowError(f"messages[{number}] has no role", field="messages")
         if not isinstance(content, str | list) and (content is not None or role != "assistant"):

@@ -43,7 +43,8 @@ def uniform_length(low: int, high: int) -> Length:
 def lognormal_length(mean: float, stddev: float) -> Length:
     """Mean and stddev of the lengths; of their logarithms: σ² = ln(1 + (stddev / mean)²), µ = ln(mean) - σ² / 2."""
     variance = math.log1p((stddev / mean) ** 2)
-    mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
+    mu = math.log(mean) - variance / 2
+    sigma = math.sqrt(variance)
     return lambda random: max(1, round(random.lognormvariate(mu, sigma)))
 
 
@@ -88,7 +89,8 @@ def parse_length_mix(text: str) -> Sizes:
     if not pairs:
         raise ValueError(f"a mix of lengths is {MIXES}, got {text!r}")
     drawn = [_pair(number, *pair) for number, pair in enumerate(pairs, 1)]
-    sizes, bounds = [one for one, _ in drawn], list(accumulate(probability for _, probability in drawn))
+    sizes = [one for one, _ in drawn]
+    bounds = list(accumulate(probability for _, probability in drawn))
     if not any(math.isclose(bounds[-1], whole, rel_tol=1e-6) for whole in (1, 100)):
         raise ValueError(
             f"the probabilities of a mix must sum to 100 (percent) or 1 (shares), these sum to {bounds[-1]:g}"
@@ -105,13 +107,14 @@ def _pairs_of_text(text: str) -> list[tuple[str, str]]:
     return [(lengths.strip(" ()"), probability.strip()) for lengths, _, probability in parts]
 
 
+def _length_of_json(pair: Any, key: str) -> str:
+    return f"{pair[key]}|{pair.get(f'{key}_stddev', 0)}"
+
+
 def _pairs_of_json(text: str) -> list[tuple[str, str]]:
     try:
         found: Any = msgspec.json.decode(text)["pairs"]
-        return [
-            (",".join(f"{pair[key]}|{pair.get(f'{key}_stddev', 0)}" for key in ("isl", "osl")), str(pair["prob"]))
-            for pair in found
-        ]
+        return [(f"{_length_of_json(pair, 'isl')},{_length_of_json(pair, 'osl')}", str(pair["prob"])) for pair in found]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError, RecursionError):
         form = '{"pairs": [{"isl": 64, "osl": 32, "prob": 100}]}, isl_stddev and osl_stddev if wanted'
         raise ValueError(f"a mix of lengths as JSON is {form}, got {text[:80]!r}") from None

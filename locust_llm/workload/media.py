@@ -77,7 +77,9 @@ class EncodedMedium:
 
     def __init__(self, facts: MediaFacts, base64: Iterable[bytes], size: int) -> None:
         """``base64``: its parts; ``size``: of the file in bytes."""
-        self.facts, self.size, self._base64 = facts, size, tuple(base64)
+        self.facts = facts
+        self.size = size
+        self._base64 = tuple(base64)
 
     @property
     def url(self) -> JSONPieces:
@@ -150,12 +152,14 @@ def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]
         if isinstance(value, EncodedMedium):
             yield IMAGE if kind == "image_url" else AUDIO, value.facts, value.size
             continue
-        facts, size = MediaFacts(""), 0
+        facts = MediaFacts("")
+        size = 0
         if isinstance(value, str) and (match := _DATA_URL.match(value)):
             try:
                 facts, size = parse_data_url(value)
             except MediaError:  # it is the server's to say
-                facts, size = MediaFacts(""), (len(value) - match.end()) * 3 // 4
+                facts = MediaFacts("")
+                size = (len(value) - match.end()) * 3 // 4
         yield IMAGE if kind.startswith(IMAGE) else AUDIO, facts, size
 
 
@@ -178,7 +182,8 @@ def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def check_media_file(folder: str, column: str, ref: str) -> None:
     """Is it there, and what its column says? Reads a file's beginning. Raises MediaError."""
-    kind, shown = COLUMNS[column], ref if len(ref) <= 60 else ref[:57] + "..."
+    kind = COLUMNS[column]
+    shown = ref if len(ref) <= 60 else ref[:57] + "..."
     try:
         if ref.startswith("data:"):
             facts, _ = parse_data_url(ref)
@@ -198,7 +203,9 @@ class MediaStore:
 
     def __init__(self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES) -> None:
         """``pause``: lets others run, between two slices of a large file."""
-        self._folder, self._pause, self._most = os.path.dirname(dataset), pause, most
+        self._folder = os.path.dirname(dataset)
+        self._pause = pause
+        self._most = most
         self._kept: OrderedDict[str, EncodedMedium] = OrderedDict()
         self._bytes = 0
 
@@ -285,13 +292,19 @@ def read_media_facts(head: bytes, size: int) -> MediaFacts:
     MediaError where it is none of them, or broken."""
     width = height = 0
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
-        kind, width, height = "png", int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+        kind = "png"
+        width = int.from_bytes(head[16:20])
+        height = int.from_bytes(head[20:24])
     elif head.startswith((b"GIF87a", b"GIF89a")):
-        kind, width, height = "gif", int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+        kind = "gif"
+        width = int.from_bytes(head[6:8], "little")
+        height = int.from_bytes(head[8:10], "little")
     elif head.startswith(b"\xff\xd8\xff"):
-        kind, (width, height) = "jpeg", _jpeg_size(head)
+        kind = "jpeg"
+        width, height = _jpeg_size(head)
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        kind, (width, height) = "webp", _webp_size(head)
+        kind = "webp"
+        width, height = _webp_size(head)
     else:
         return _sound(head, size)
     if not width or not height:
@@ -305,7 +318,12 @@ def _jpeg_size(head: bytes) -> tuple[int, int]:
         marker = head[at + 1]
         if marker in _JPEG_SIZES:
             return int.from_bytes(head[at + 7 : at + 9]), int.from_bytes(head[at + 5 : at + 7])
-        at += 1 if marker == 0xFF else 2 if marker in _BARE else 2 + int.from_bytes(head[at + 2 : at + 4])
+        if marker == 0xFF:  # a filling byte
+            at += 1
+            continue
+        at += 2
+        if marker not in _BARE:
+            at += int.from_bytes(head[at : at + 2])
     return 0, 0
 
 
@@ -327,7 +345,8 @@ def _sound(head: bytes, size: int) -> MediaFacts:
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         try:
             with wave.open(io.BytesIO(head)) as sound:
-                frame, rate = sound.getnchannels() * sound.getsampwidth(), sound.getframerate()
+                frame = sound.getnchannels() * sound.getsampwidth()
+                rate = sound.getframerate()
                 seconds = min(sound.getnframes(), size // frame) / rate
         except (wave.Error, EOFError, ArithmeticError, RuntimeError) as error:
             raise MediaError(f"a broken sound: {str(error) or 'wav that is cut off'}") from None

@@ -24,7 +24,8 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
     """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may hold colons, slashes
     and equals signs. Weights are any positive numbers. ``of``: model or tenant, whose ``--model-mix`` or ``--tenant-mix``
     it is, if no other ``flag`` is given. Raises ValueError of one sentence."""
-    flag, form = flag or f"--{of}-mix", FORMS[of]
+    flag = flag or f"--{of}-mix"
+    form = FORMS[of]
     found: dict[str, float] = {}
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
@@ -58,7 +59,8 @@ def parse_shares(text: str, of: str = "model") -> dict[str, float]:
 def parse_model_mix(text: str, of: str = "model") -> Model:
     """Each draw is independent of all others. Raises ValueError."""
     found = parse_weights(text, of)
-    names, numbers = list(found), list(found.values())
+    names = list(found)
+    numbers = list(found.values())
     return lambda random: random.choices(names, numbers)[0]
 
 
@@ -111,7 +113,9 @@ def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
             raise ValueError(
                 f"--tenant-header takes TENANT:NAME=VALUE of one line, got {truncate_quoted_text(before)!r} before its ="
             )
-        tenant, name, value = match[1], match[2], match[3].strip()
+        tenant = match[1]
+        name = match[2]
+        value = match[3].strip()
         if name.lower() in _FRAMING:
             raise ValueError(f"--tenant-header {tenant}:{name}: requests have that header of their own")
         own = found.setdefault(tenant, {})
@@ -149,7 +153,8 @@ class TenantDealer:
 
     def __init__(self, shares: Mapping[str, float], before: int = 0) -> None:
         """``before``: so many users of other processes have theirs, dealt alike."""
-        self._shares, self._counts = shares, Counter[str]()
+        self._shares = shares
+        self._counts = Counter[str]()
         self._of: dict[int, str] = {}
         for _ in range(before):
             self._counts[self._next()] += 1

@@ -57,7 +57,8 @@ class GeneratedMediaSettings(NamedTuple):
     @property
     def kinds(self) -> tuple[str, ...]:
         """What there will be: image, audio."""
-        image, audio = self.width[0] and self.height[0] and self.images, self.seconds[0] and self.sounds
+        image = self.width[0] and self.height[0] and self.images
+        audio = self.seconds[0] and self.sounds
         return (IMAGE,) * bool(image) + (AUDIO,) * bool(audio)
 
 
@@ -93,7 +94,8 @@ class MediaGenerator:
 
     def __init__(self, asked: GeneratedMediaSettings, seed: str | None) -> None:
         """``seed``: of what differs between requests."""
-        self._asked, self._random = asked, Random(seed)
+        self._asked = asked
+        self._random = Random(seed)
         self._images, self._sounds = prepare_generated_media(asked)
 
     def begin_block(self, seed: str) -> None:
@@ -117,7 +119,8 @@ def prepare_generated_media(
     random = Random(f"{asked.seed}/media")
     images: list[UnfinishedMedium] = []
     if IMAGE in asked.kinds:
-        width, height = normal_length(*asked.width), normal_length(*asked.height)
+        width = normal_length(*asked.width)
+        height = normal_length(*asked.height)
         sizes = (
             (min(width(random), MAX_SIDE), min(height(random), MAX_SIDE)) for _ in range(MADE * len(asked.formats))
         )

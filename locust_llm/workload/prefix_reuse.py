@@ -45,7 +45,9 @@ class PrefixReuse:
         self.depth = min(-int(-share * longest // block), max_cached_blocks(longest, block)) if share else 0
         """Whole blocks of a prefix."""
         tokens = self.depth * block
-        self.count = 0 if not tokens else PREFIXES if working_set is None else -(-working_set // tokens)
+        self.count = 0
+        if tokens:
+            self.count = PREFIXES if working_set is None else -(-working_set // tokens)
         """Prefixes."""
         self._random = Random(f"{seed}/lengths")
         self._owed = 0.0

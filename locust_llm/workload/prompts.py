@@ -71,7 +71,8 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
             return " ".join(heads[:words]), words * self.tokens_a_word
         if not self.sums:
             return " ".join([*heads, cut_corpus_text(at, words - len(heads))]), words * self.tokens_a_word
-        of_heads, before = len(heads) * self.tokens_a_word, self._before(at)
+        of_heads = len(heads) * self.tokens_a_word
+        before = self._before(at)
         count = max(1, round(self._word_at(before + tokens - of_heads) - at))
         return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self._before(at + count) - before
 
@@ -188,10 +189,12 @@ class Prompts:
         """Of lengths and prefixes."""
         self.salt = salt
         """Begins what is not made up here, so that no cache has seen it; see begin_block."""
-        self._number, self._shift = self._random.randrange(_NUMBERS), 0
+        self._number = self._random.randrange(_NUMBERS)
+        self._shift = 0
         if salt:  # other words, while all that is drawn stays as with this seed alone
             fresh = random.Random(f"{salt}/{worker}")
-            self._number, self._shift = fresh.randrange(_NUMBERS), fresh.randrange(count_corpus_words())
+            self._number = fresh.randrange(_NUMBERS)
+            self._shift = fresh.randrange(count_corpus_words())
         self._seed = seed or 0
         system_at, *prefix_at = random.Random(f"{self._seed}{salt}/shared").sample(
             range(count_corpus_words()), 1 + prefixes
@@ -230,7 +233,8 @@ class Prompts:
     def begin_block(self, seed: str, salt: str) -> None:
         """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all that were there before;
         blocks of hash ids and prompts of a file differ by the salt, where that is not empty."""
-        self._draws, self.salt = random.Random(f"{seed}/lengths"), salt
+        self._draws = random.Random(f"{seed}/lengths")
+        self.salt = salt
         if self._pictures is not None:
             self._pictures.begin_block(f"{seed}/media")
 

@@ -85,7 +85,12 @@ class RowFile:
 
     def __iter__(self) -> Iterator[FileRow]:
         with _readable(self.path):
-            yield from self._list_rows() if self.is_list else self._one_row() if self._is_one else self._line_rows()
+            if self.is_list:
+                yield from self._list_rows()
+            elif self._is_one:
+                yield from self._one_row()
+            else:
+                yield from self._line_rows()
 
     def mentions(self, text: bytes) -> bool:
         """Whether the file contains these bytes."""
@@ -188,7 +193,8 @@ class RowFile:
             line += view[at:start].count(b"\n")
             data = bytes(value)
             yield FileRow(start, line, data)
-            at, line = start + len(data), line + data.count(b"\n")
+            at = start + len(data)
+            line = line + data.count(b"\n")
 
     def _line_start(self, offset: int) -> int:
         with mmap(self._disk.fileno(), 0, access=ACCESS_READ) as view:

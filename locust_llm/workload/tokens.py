@@ -147,7 +147,8 @@ class Tokenizer:
         return words, tokens
 
     def _as_summed(self, random: Random) -> bool:
-        head, at = str(random.randrange(10**8, 10**9)), random.randrange(count_corpus_words())
+        head = str(random.randrange(10**8, 10**9))
+        at = random.randrange(count_corpus_words())
         text = f"{head} {cut_corpus_text(at, _SAMPLE_WORDS)}"
         return self.count(text) == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
 

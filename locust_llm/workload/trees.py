@@ -85,7 +85,7 @@ def _sorted(
         _, number = heapq.heappop(ready)
         after = tuple(new[parent] for parent in parents[number])
         new[number] = at = len(order)
-        order.append((number, None if after == ((at - 1,) if at else ()) else after))
+        order.append((number, leave_out_usual_parent(at, after)))
         for child in children[number]:
             waits[child] -= 1
             if not waits[child]:
@@ -95,10 +95,17 @@ def _sorted(
     return order
 
 
+def leave_out_usual_parent(number: int, after: tuple[int, ...]) -> After:
+    """What a turn goes on from; None where that is the turn before it, as of a turn that names none."""
+    usual = (number - 1,) if number else ()
+    return None if after == usual else after
+
+
 def _cycle(parents: list[list[int]], done: Iterable[int], label: Callable[[int], str]) -> TreeError:
     """Of the turns that are left each waits for another that is left: going on from one leads around."""
     left = set(range(len(parents))).difference(done)
-    way, number = list[int](), min(left)
+    way = list[int]()
+    number = min(left)
     while number not in way:
         way.append(number)
         number = next(parent for parent in parents[number] if parent in left)

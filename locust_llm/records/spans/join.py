@@ -29,7 +29,9 @@ class SortedSpans(msgspec.Struct, omit_defaults=True):
 
 def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
     """``run``: ``Run.trace``, which the trace ids of its requests begin with."""
-    times, counts, mistake = list[tuple[int, ServerTimes]](), Counter[str](), ""
+    times = list[tuple[int, ServerTimes]]()
+    counts = Counter[str]()
+    mistake = ""
     for span in spans:
         counts["received"] += 1
         part = _part(span.trace_id, run)
@@ -65,7 +67,9 @@ class SpanJoin:
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self.late = False
         """The run is over: what comes from now on is late."""
-        self._counts, self._mistake, self._most = Counter[str](), "", most_open
+        self._counts = Counter[str]()
+        self._mistake = ""
+        self._most = most_open
         self._requests: dict[int, tuple[str, bool]] = {}
         """Without a span so far: (id, whether it came to a good end)."""
         self._spans: dict[int, ServerTimes] = {}

@@ -43,7 +43,9 @@ def read_spans(folder: Path) -> ReportedSpans:
     path = find_spans_file(folder)
     if path is None:
         return ReportedSpans(times)
-    unread, known, decoder = 0, times.setdefault, msgspec.json.Decoder(SpanLine)
+    unread = 0
+    known = times.setdefault
+    decoder = msgspec.json.Decoder(SpanLine)
     with open_regular(path) as file:
         while block := file.read(BLOCK_BYTES) + file.readline(MAX_LINE_BYTES):
             try:
@@ -58,7 +60,8 @@ def read_spans(folder: Path) -> ReportedSpans:
 
 def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[list[SpanLine], int]:
     """The lines of a block that can be read, and how many cannot."""
-    found, bad = list[SpanLine](), 0
+    found = list[SpanLine]()
+    bad = 0
     for line in block.splitlines():
         try:
             found.append(decoder.decode(line))

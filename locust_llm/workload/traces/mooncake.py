@@ -54,10 +54,12 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
         if request.request_id in read:
             raise RowError(f"the request_id {request.request_id!r} is there twice", field="request_id", line=line)
         read[request.request_id] = request, line
-    names, lines = list(read), [line for _, line in read.values()]
+    names = list(read)
+    lines = [line for _, line in read.values()]
     afters, waits_ms = [], []
     for request, _ in read.values():
-        after, wait_ms = list(request.wait_for), request.delay + request.tool_wait_ms
+        after = list(request.wait_for)
+        wait_ms = request.delay + request.tool_wait_ms
         for one in request.dependencies:
             beside = read.get(one.request_id)
             if one.trigger == "dispatch" and beside is not None:
@@ -67,10 +69,8 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
             wait_ms = max(wait_ms, one.delay_ms)
         afters.append(after)
         waits_ms.append(wait_ms)
-    times = [
-        None if (ms := one.timestamp if one.not_before_ms is None else one.not_before_ms) is None else ms / 1e3
-        for one, _ in read.values()
-    ]
+    times_ms = [one.timestamp if one.not_before_ms is None else one.not_before_ms for one, _ in read.values()]
+    times = [None if ms is None else ms / 1e3 for ms in times_ms]
 
     def label(number: int) -> str:
         return f"the request {names[number]!r}"

@@ -94,7 +94,8 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
 
 
 def _is_circle(span: _Span, found: Mapping[str, _Span]) -> bool:
-    seen, at = set[str](), span
+    seen = set[str]()
+    at = span
     while at.parent in found and at.parent not in seen:
         seen.add(at.parent)
         at = found[at.parent]
@@ -105,7 +106,8 @@ def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[
     """(the spans below a parent, how many there are). What asks nothing, and has nothing in it that does, is left out."""
     if depth > MAX_DEPTH:
         raise RowError(f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line)
-    made, count = list[Piece](), 0
+    made = list[Piece]()
+    count = 0
     for span in inner.get(parent, ()):
         below, more = _pieces(inner, span.id, depth + 1)
         count += 1 + more
@@ -114,7 +116,8 @@ def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[
             if not (span.failed and not _known(span)):
                 made.append(Piece(start, end, span))
         elif any(not piece.tool for piece in below):
-            start, end = min(start, *(p.start for p in below)), max(end, *(p.end for p in below))
+            start = min(start, *(p.start for p in below))
+            end = max(end, *(p.end for p in below))
             made.append(Piece(start, end, inner=below))
         elif span.is_tool:
             made.append(Piece(start, end, tool=True))
@@ -128,7 +131,8 @@ def _known(span: _Span) -> bool:
 
 
 def _turn(span: _Span, trace: str) -> Turn:
-    messages, tokens = _messages(span), _count(span, INPUT)
+    messages = _messages(span)
+    tokens = _count(span, INPUT)
     if messages is None and not tokens:
         raise RowError(
             f"the span {span.id!r} has neither gen_ai.usage.input_tokens nor gen_ai.input.messages",
@@ -270,7 +274,8 @@ def _messages(span: _Span) -> list[dict[str, Any]] | None:
 
 
 def _message(one: dict[str, Any]) -> list[dict[str, Any]]:
-    role, parts = one.get("role"), one.get("parts")
+    role = one.get("role")
+    parts = one.get("parts")
     if not isinstance(parts, list):
         kept = ("content", "tool_calls", "tool_call_id", "name")
         return [{"role": role, **{name: one[name] for name in kept if name in one}}]

@@ -22,7 +22,8 @@ LINKED: Final = ("agentic_mooncake", "dag_jsonl", "bailian_trace")
 def recognise_trace(row: bytes) -> str | None:
     """The kind of a row, by its fields; None: none of these. Raises RowError."""
     fields = decode_row(row)
-    requests, turns = fields.get("requests"), fields.get("turns")
+    requests = fields.get("requests")
+    turns = fields.get("turns")
     if isinstance(requests, list) and any(isinstance(one, dict) and "t" in one for one in requests[:1]):
         return "weka_trace"
     if otel_spans.is_span_row(fields):

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from locust_llm.text.numbers import read_number
 from locust_llm.workload.conversation import list_turn_parents
 from locust_llm.workload.formats import DatasetSession, Turn
+from locust_llm.workload.trees import leave_out_usual_parent
 
 
 def parse_start_shares(text: str) -> tuple[float, float]:
@@ -58,8 +59,7 @@ def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
         delay_s = turn.delay_s
         if not after:
             delay_s = max(0.0, turn.at_s - start_s) if turn.at_s is not None and start_s is not None else 0.0
-        at = number - first
-        kept.append(replace(turn, after=None if after == ((at - 1,) if at else ()) else after, delay_s=delay_s))
+        kept.append(replace(turn, after=leave_out_usual_parent(number - first, after), delay_s=delay_s))
     return replace(item, turns=tuple(kept))
 
 
