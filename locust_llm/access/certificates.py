@@ -26,7 +26,8 @@ def use_certificates(options: Namespace | None) -> None:
     for variable, name in flags.items():
         if path := getattr(options, name, None):
             os.environ[variable] = path
-    ca, own = find_trusted_certificates(), find_client_certificate()
+    ca = find_trusted_certificates()
+    own = find_client_certificate()
     if not os.path.exists(ca):
         raise ValueError(f"there is no file {ca} (of --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     if own is None and os.environ.get(CLIENT_KEY):

@@ -70,9 +70,10 @@ def read_request_headers(options: Namespace | None, protocol: str = "") -> Mappi
         return {}
     protocol = protocol or getattr(options, "endpoint_type", "")
     own = PROTOCOLS.get(protocol, PROTOCOLS["chat"])
-    given = {
-        name.strip(): value.strip() for name, _, value in (one.partition(":") for one in read_given_headers(options))
-    }
+    given = dict[str, str]()
+    for header in read_given_headers(options):
+        name, _, value = header.partition(":")
+        given[name.strip()] = value.strip()
     if (command := find_key_command(options)) is not None:
         return KeyHeaders(command, lambda key: {**own.headers(key), **given})
     key = read_small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
@@ -91,7 +92,8 @@ def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
 
 def find_key_command(options: Namespace) -> KeyCommand | None:
     """None: the key comes from elsewhere. Raises ValueError of one sentence."""
-    text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)
+    text = getattr(options, "api_key_command", None)
+    lifetime_s = getattr(options, "api_key_lifetime", None)
     if not text:
         return None
     if options.api_key_file:

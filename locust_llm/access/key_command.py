@@ -55,7 +55,9 @@ class KeyCommand:
     ) -> None:
         """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic seconds."""
         self._words, self._lifetime_s = words, lifetime_s
-        self._run, self._clock, self._spawn = run or capture_program_output, clock, spawn
+        self._run = run or capture_program_output
+        self._clock = clock
+        self._spawn = spawn
         self._key = ""
         self.keys: set[str] = set()
         """All that there were: none of them may be shown."""

@@ -66,8 +66,10 @@ def tls_of(certificate: str) -> Callable[[], Plain]:
     context.load_cert_chain(certificate)
 
     def made() -> Plain:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        layer, link = context.wrap_bio(incoming, outgoing, server_side=True), Plain()
+        incoming = ssl.MemoryBIO()
+        outgoing = ssl.MemoryBIO()
+        layer = context.wrap_bio(incoming, outgoing, server_side=True)
+        link = Plain()
 
         def opened(data: bytes) -> tuple[bytes, bytes]:
             incoming.write(data)
@@ -171,7 +173,9 @@ def wall_minus_monotonic_ns() -> int:
     """Of this moment, from the pair of readings that lay closest together of eight."""
     pairs = []
     for _ in range(8):
-        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        after = time.monotonic_ns()
         pairs.append((after - before, wall - (before + after) // 2))
     return min(pairs)[1]
 

@@ -105,7 +105,8 @@ class _DetachedEnd:
     # -- what replaces Locust's own ------------------------------------------------------------------------------------
 
     def start(self, *args: Any, **kw: Any) -> None:
-        before, self._starting = self._starting, gevent.getcurrent()
+        before = self._starting
+        self._starting = gevent.getcurrent()
         try:
             self.locusts_start(*args, **kw)
         except StopTest as why:

@@ -414,7 +414,8 @@ def format_command_line(headers: list[str], secrets: Iterable[Any], shown_as: Ma
     file, *more = PUT.get(name, ("run.py",))
     put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
     if words[: len(put)] == put:
-        name, words = name if name in PUT else "locust-llm run", words[len(put) :]
+        name = name if name in PUT else "locust-llm run"
+        words = words[len(put) :]
     for header in headers:  # by their text, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
     for text, instead in (shown_as or {}).items():

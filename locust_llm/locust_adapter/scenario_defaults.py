@@ -137,7 +137,8 @@ def _option(found: Scenario, key: str) -> Option:
 
 
 def _value(found: Scenario, key: str, option: Option) -> Any:
-    place, value = found.place(key), found.values[key]
+    place = found.place(key)
+    value = found.values[key]
     if option.kind is tuple:
         fits, what = (_text, "texts") if option.field == "slo" else (_number, "numbers")
         if not isinstance(value, list) or not all(map(fits, value)):

@@ -50,7 +50,8 @@ def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]
 
     def interrupted(number: int) -> None:
         nonlocal last_at
-        before, last_at = last_at, time.monotonic()
+        before = last_at
+        last_at = time.monotonic()
         if before == -math.inf:
             gevent.spawn(end, number)
         elif last_at - before > AT_ONCE_S:

@@ -35,7 +35,8 @@ def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[s
     for row in rows:
         times_ms.update(row.response_times)
     p95 = f", p95 {format_duration(histogram_percentiles(times_ms, (95,))[0] / 1e3)}" if times_ms else ""
-    count, failed = sum(row.num_requests for row in rows), sum(row.num_failures for row in rows)
+    count = sum(row.num_requests for row in rows)
+    failed = sum(row.num_failures for row in rows)
     names = {(row.name, row.method) for row in rows}
     errors = [error for error in stats.errors.values() if (error.name, error.method) in names]
     first = max(errors, key=lambda error: error.occurrences, default=None)
@@ -47,7 +48,8 @@ def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[s
 def describe_count_difference(counts: Counter[str], profiled: int) -> str:
     """A sentence where Locust's own files count other requests, or other failures, than the report does; empty where they
     do not. ``counts``: our requests by outcome; ``profiled``: those of the profiling phase."""
-    others, given_up = counts.total() - profiled, counts[CUT] + counts[CANCELLED]
+    others = counts.total() - profiled
+    given_up = counts[CUT] + counts[CANCELLED]
     parts = []
     if others:
         parts.append(f"{format_count(others, 'request')} of the warmup or of other phases")

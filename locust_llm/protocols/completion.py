@@ -81,7 +81,8 @@ class Delta(msgspec.Struct, gc=False):
         """(whether it has output, whether it has reasoning), but for tool calls."""
         content = self.content
         if isinstance(content, str):
-            output, thought = content != "", False
+            output = content != ""
+            thought = False
         else:
             output, thought = classify_content(content) if content else (False, False)
         if self.extra_content is not None and is_thought(self.extra_content):
@@ -395,7 +396,9 @@ class Completion:
 
     def add_text(self, text: Any) -> bool:
         """Of the answer; True if it is a chunk, as it is not empty."""
-        return self._keep(Delta(content=text) if self.deltas is not None else None) if text else False
+        if not text:
+            return False
+        return self._keep(Delta(content=text) if self.deltas is not None else None)
 
     def add_reasoning(self, text: Any, *, summary: bool = False) -> bool:
         """The same before the answer. ``summary``: not the reasoning itself."""
@@ -411,7 +414,9 @@ class Completion:
         return True
 
     def add_refusal(self, text: Any) -> bool:
-        return self._keep(Delta(refusal=text) if self.deltas is not None else None) if text else False
+        if not text:
+            return False
+        return self._keep(Delta(refusal=text) if self.deltas is not None else None)
 
     def add_tool_call(
         self, index: Index, *, id_: str | None = None, name: str | None = None, arguments: Any = ""
@@ -571,7 +576,8 @@ class Completion:
     @property
     def chunk_tokens(self) -> tuple[tuple[int, int], ...]:
         """See Record. None where a count is missing, falls, or is of one of several choices."""
-        counts, tokens = self.counted_by, list[list[int]]()
+        counts = self.counted_by
+        tokens = list[list[int]]()
         if len(counts) != len(self.chunk_reads) or self.others or self._stands_still:
             return ()
         for before, now in pairwise((0, *counts)):

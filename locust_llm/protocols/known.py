@@ -26,7 +26,8 @@ AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
 
 def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
     """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds: the key in its place."""
-    key, given = "", {name.lower() for name in headers}
+    key = ""
+    given = {name.lower() for name in headers}
     for name, value in PROTOCOLS[own].headers("?").items():
         before, asked, _ = value.partition("?")
         if asked and (own_value := headers.get(name, "")).startswith(before):

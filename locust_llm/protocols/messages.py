@@ -100,7 +100,8 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         return {"system": "\n\n".join(systems), "messages": turns} if systems else {"messages": turns}
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
-        found, choice = dict(asked), asked.get("tool_choice")
+        found = dict(asked)
+        choice = asked.get("tool_choice")
         if isinstance(tools := asked.get("tools"), list):
             found["tools"] = [_tool(tool) for tool in tools]
         if isinstance(choice, str):
@@ -230,7 +231,8 @@ def _tool(tool: Any) -> Any:
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """One message of a chat; reasoning is left out, as it needs a signature of the server's."""
-    role, content = message.get("role"), message.get("content")
+    role = message.get("role")
+    content = message.get("content")
     if role == "tool":
         result = {
             "type": "tool_result",

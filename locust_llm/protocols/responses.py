@@ -282,7 +282,8 @@ def _tool(tool: Any) -> Any:
 
 def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The items of the input that are one message of a chat; reasoning is left out, as it needs an id of the server's."""
-    role, content = message.get("role"), message.get("content")
+    role = message.get("role")
+    content = message.get("content")
     if role == "tool":
         return [
             {

@@ -93,11 +93,14 @@ class TokenCounts:
             generated = _with_reasoning(self, written, thought, reasoned=reasoned)
             if generated != written:
                 thought = thought or generated - written
-                rejected[OUTPUT], written = str(written), generated
+                rejected[OUTPUT] = str(written)
+                written = generated
         if written is not None and (still or chunks > CHUNKS_PER_TOKEN * written + LONGEST_TOKEN):
-            rejected[OUTPUT], written = str(written), None
+            rejected[OUTPUT] = str(written)
+            written = None
         if cached is not None and read is not None and cached > read:
-            rejected[CACHED], cached = str(cached), None
+            rejected[CACHED] = str(cached)
+            cached = None
         return SettledCounts(read, written, thought, cached, tuple(sorted(rejected.items())))
 
 

@@ -6,7 +6,7 @@ it is taken back when that turns out to be wrong. The end of the run is judged b
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -118,8 +118,7 @@ class Buffering:
         middle = (slots[0] + slots[-1] + 1) // 2 if len(slots) > 1 else slots[0]
         earlier = [self._slots[slot] for slot in slots if slot < middle]
         later = [self._slots[slot] for slot in slots if slot >= middle]
-        parts = [part for part in (earlier, later) if part]
-        most = all(2 * sum(ways[way] for ways in part) >= sum(ways.total() for ways in part) for part in parts)
+        most = _is_usual_way(way, earlier) and _is_usual_way(way, later)
         return way if most and 2 * count >= self.answers else ""
 
     @property
@@ -151,6 +150,13 @@ class Buffering:
                 "buffer lets them go when it is full (a proxy, compression, a server that writes several tokens at a time). "
                 "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is nearly right."
             )
+
+
+def _is_usual_way(way: str, part: Sequence[Counter[str]]) -> bool:
+    """Whether at least half of the answers of some slots of time came in this way, those of no kind included."""
+    of_way = sum(ways[way] for ways in part)
+    every = sum(ways.total() for ways in part)
+    return bool(2 * of_way >= every)
 
 
 def classify_buffering(record: Record) -> str:

@@ -131,7 +131,8 @@ def find_request_form(
     settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
 ) -> tuple[RequestForm, str, list[str]]:
     """The form of requests that this server takes, why it takes none, and notes. ``until``: when it ends, monotonic s."""
-    secrets, line = collect_secrets(headers, headers), UserConnection()
+    secrets = collect_secrets(headers, headers)
+    line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     left_s = max(0.1, until - time.monotonic())
     probes = ProbeRequests(ask, settings, model, key=has_key(headers), timeout_s=left_s)
@@ -245,7 +246,8 @@ def _models(
     ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> FetchedResponse:
     """The answer of GET /v1/models, waited for if that was asked."""
-    until, waited = clock() + settings.wait_for_model_timeout_s, ""
+    until = clock() + settings.wait_for_model_timeout_s
+    waited = ""
     while True:
         try:
             answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
@@ -268,7 +270,8 @@ def _choose(
     settings: Settings, answer: FetchedResponse, secrets: Secrets, *, key: bool = False
 ) -> tuple[str | None, list[str]]:
     """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
-    asked, flag = settings.models, "--model-mix" if settings.model_mix else "--model"
+    asked = settings.models
+    flag = "--model-mix" if settings.model_mix else "--model"
     first = asked[0] if asked else None
     if answer.status in (401, 403):
         why = explain_refused_request(answer.status, status_message(answer.body), settings, key=key)
@@ -295,7 +298,11 @@ def _choose(
         chosen = f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
         return showable[0], [chosen] if len(names) > 1 else []
     known = [] if models is None else models.data
-    missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
+
+    def is_known(name: str) -> bool:
+        return any(_goes_by(name, model) for model in known)
+
+    missing = [name for name in asked if not is_known(name)]
     if not missing:
         return first, []
     listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {list_some_names(names, secrets)}"
@@ -353,7 +360,8 @@ def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
         return found
     s = probes.settings
     sizes = sorted(list_answer_lengths(s))
-    longest, median = sizes[-1], sizes[len(sizes) // 2]
+    longest = sizes[-1]
+    median = sizes[len(sizes) // 2]
     if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
         return found
     why = message if median == longest else probes.refuses_length(median)
@@ -367,7 +375,9 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
     """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
     went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
     DiscoveryFailed if the server refuses what a run would send."""
-    asked, extra, settings = list(found.probes), collect_extra_inputs(probes.settings), probes.settings
+    asked = list(found.probes)
+    extra = collect_extra_inputs(probes.settings)
+    settings = probes.settings
     chosen = any(name in extra for way in WAYS for name in way)
     for way in (ways := [(), *(() if chosen else WAYS)]):
         tokens = None if chosen else LENGTH_TOKENS

@@ -94,7 +94,8 @@ def _asked(
     """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
     kept, so that not a byte came."""
     while True:
-        old, frame = line.open(where) is None, HTTPResponseParser()
+        old = line.open(where) is None
+        frame = HTTPResponseParser()
         connection = line.connection
         assert connection is not None
         try:
@@ -127,7 +128,9 @@ def _prepared(
 
 def _answer(connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool) -> FetchedResponse:
     """Raises FetchFailed, OSError and TLSClosed."""
-    received, body, looked = 0, bytearray(), 0
+    received = 0
+    body = bytearray()
+    looked = 0
     while not _whole(frame):
         if begun and frame.has_headers and frame.get_code() == OK and _EVENT_END.search(body, looked):
             break

@@ -145,7 +145,8 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
     """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither name nor version, but has
     a route that is no other server's."""
     told = _json(get("/openapi.json"))
-    info, paths = told.get("info"), told.get("paths")
+    info = told.get("info")
+    paths = told.get("paths")
     if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
         return ServerIdentity(_named("LiteLLM", info.get("version")))
     return ServerIdentity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
@@ -190,12 +191,15 @@ def _named(name: str, version: Any) -> str:
 
 def _chosen(told: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Those that are set."""
-    flags = ((name, told.get(name)) for name in names)
-    return tuple(
-        (
-            name,
-            f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value),
-        )
-        for name, value in flags
-        if isinstance(value, (str, int, float)) and value not in ("", "None")
-    )[:MAX_FLAGS]
+    chosen = list[tuple[str, str]]()
+    for name in names:
+        value = told.get(name)
+        if isinstance(value, (str, int, float)) and value not in ("", "None"):
+            chosen.append((name, _format_flag(value)))
+    return tuple(chosen[:MAX_FLAGS])
+
+
+def _format_flag(value: str | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -72,7 +72,8 @@ class MetricsPoller:
         then it is that of a replica, or of nobody knows which.
         ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the metrics of ``host``."""
         self.history = EngineHistory()
-        self._own, homes = MetricsPage(host, headers), {_split(one)[0] for one in (host, *replicas)}
+        self._own = MetricsPage(host, headers)
+        homes = {_split(one)[0] for one in (host, *replicas)}
         urls = urls or [join_server_url(one, "/metrics") for one in replicas]
         self._named = [MetricsPage(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
@@ -114,7 +115,8 @@ class MetricsPoller:
 
     def _look(self, page: MetricsPage, path: str) -> bool:
         """True: there was a sample. Raises FetchFailed for an answer that is too large."""
-        at, failure = self._clock(), ""
+        at = self._clock()
+        failure = ""
         too_large: FetchFailed | None = None
         samples: list[EngineSample] = []
         try:

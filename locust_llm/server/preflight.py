@@ -130,7 +130,8 @@ def find_locustfile_host(ours: type, every: type) -> str | None:
 
 
 def _hosts(base: type) -> set[str]:
-    classes, found = [base], set()
+    classes = [base]
+    found = set()
     while classes:
         one = classes.pop()
         classes += one.__subclasses__()
@@ -179,7 +180,8 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
-    proxy, commit = list_passed_proxies(settings), find_commit(Path.cwd()) if settings.git else None
+    proxy = list_passed_proxies(settings)
+    commit = find_commit(Path.cwd()) if settings.git else None
     known = settings.random_seed is not None and not settings.sends_fresh_words
     warm = SAME_WORDS.format(settings.random_seed) if known else ""
     notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", note_source_addresses(), warm)))
@@ -189,7 +191,9 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:
     """The others were asked too, each for what the first one is asked for: what differs is among the notes. Raises
     Refused."""
-    notes, contexts, simulated = list(first.notes), [first.context], first.simulated
+    notes = list(first.notes)
+    contexts = [first.context]
+    simulated = first.simulated
     alone = replace(settings, hosts=(), model=first.model if settings.model_mix is None else None)
     for host in settings.hosts[1:]:
         try:

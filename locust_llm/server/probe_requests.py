@@ -95,7 +95,8 @@ class ProbeRequests:
                 continue
             if form.without and s.per_chunk_usage:
                 return f"the server refuses stream_options ({message}), which --per-chunk-usage needs: leave that out"
-            self.form, self.notes = form, [*form.notes(s, message)]
+            self.form = form
+            self.notes = [*form.notes(s, message)]
             return ""
         if (
             PROTOCOLS[s.endpoint_type].streams
@@ -119,7 +120,8 @@ class ProbeRequests:
         self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False
     ) -> FetchedResponse:
         own = PROTOCOLS[self.settings.endpoint_type]
-        texts, tokens = QUESTION * own.least_texts, max(own.least_tokens, tokens)
+        texts = QUESTION * own.least_texts
+        tokens = max(own.least_tokens, tokens)
         return self._post(form, texts, tokens, streaming=streaming, begun=begun, **collect_extra_inputs(self.settings))
 
     def _may_be_the_form(self, status: int, message: str) -> bool:

@@ -118,7 +118,8 @@ def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) ->
     """Why the server cannot be asked for its models, where to wait for it helps nothing, or the wait is ``over``; empty: it
     may help."""
     if error.outcome == "tls":
-        proxy, why = resolve_proxy(s.host), ""
+        proxy = resolve_proxy(s.host)
+        why = ""
         if "CERTIFICATE_REQUIRED" in str(error):
             why = "; it asks for a certificate of this client: --client-cert, --client-key"
         elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -328,7 +329,8 @@ def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
         normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
         normal_length(s.output_tokens_mean, s.output_tokens_stddev),
     )  # fmt: skip
-    before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
+    before = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0)
+    random = Random(0)
     context = parse_length(s.user_context_prompt_length) if s.user_context_prompt_length else lambda random: 0
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
         yield prompt + (before + context(random) if first else 0), output if s.generates else 0
@@ -369,7 +371,8 @@ def explain_forgotten_responses(ask: Callable[..., FetchedResponse], settings: S
             return f"its answers have no id; {KEEPS}"
         if 0 < (completion.input_tokens or 0) <= before:
             return f"the server ignores previous_response_id: both turns had {before} input tokens; {KEEPS}"
-        more, before = {"previous_response_id": completion.response_id}, completion.input_tokens or 0
+        more = {"previous_response_id": completion.response_id}
+        before = completion.input_tokens or 0
     return ""
 
 

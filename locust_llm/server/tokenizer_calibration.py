@@ -85,7 +85,9 @@ def calibrate_tokenizer(
     """Ask the server. ``count_by_chat`` costs it a prefill. Raises what that raises."""
     probes: list[CalibrationRequest] = []
     notes: list[str] = []
-    kind, numbers, count_prompt = "tokenize", NUMBERS, _counter(ask, settings, model)
+    kind = "tokenize"
+    numbers = NUMBERS
+    count_prompt = _counter(ask, settings, model)
     try:
         tokens = count_prompt(*draw_sample_numbers(1))
     except FetchFailed as error:

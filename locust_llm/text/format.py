@@ -131,7 +131,13 @@ def format_duration(seconds: float | None, digits: int = 3) -> str:
 
 def clean_line(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+    def clean(character: str) -> str:
+        if character.isprintable():
+            return character
+        return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+
+    return "".join(map(clean, text))
 
 
 def name_percentile(percentile: float) -> str:
@@ -141,7 +147,10 @@ def name_percentile(percentile: float) -> str:
 
 def format_count(count: int | None, one: str, more: str = "") -> str:
     """``1 request``, ``2 requests``."""
-    return f"? {more or one + 's'}" if count is None else f"{count} {one if count == 1 else more or one + 's'}"
+    several = more or f"{one}s"
+    if count is None:
+        return f"? {several}"
+    return f"{count} {one if count == 1 else several}"
 
 
 def capitalise_sentence(text: str) -> str:

@@ -69,7 +69,8 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
             return _refused(closing, most, "400 Bad Request", "the body of the request has no end")
         if len(body) > most:
             return _refused(closing, most)
-        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
         environ.pop("HTTP_TRANSFER_ENCODING", None)
         return app(environ, start)
 

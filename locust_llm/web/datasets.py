@@ -92,7 +92,8 @@ class Datasets:
             raise
         if self._token:
             _remove(self._uploaded)
-        self._token, self._uploaded = secrets.token_urlsafe(16), path
+        self._token = secrets.token_urlsafe(16)
+        self._uploaded = path
         return UPLOAD + self._token
 
     def close(self) -> None:

@@ -169,8 +169,10 @@ class LiveStatistics:
 
     def sample(self) -> None:
         """Add what is in flight to its totals."""
-        now, stats = self._clock(), self.stats
-        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
+        now = self._clock()
+        stats = self.stats
+        seconds = max(0.0, now - self._sampled_at)
+        self._sampled_at = now
         used_s, waiting_s, decoding_s = self._in_flight_s
         self._in_flight_s = (
             used_s + stats.used * seconds, waiting_s + stats.waiting * seconds, decoding_s + stats.decoding * seconds
@@ -227,8 +229,10 @@ class LiveStatistics:
         rows = []
         shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
         for tag, label in order_latency_rows(shown_rows, waits=self.has_waits, gated=self.gated).items():
-            recent, whole = self._window_of(tag).histogram(), self._whole[tag]
-            recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
+            recent = self._window_of(tag).histogram()
+            whole = self._whole[tag]
+            recent_ms = recent.percentiles_ms(*PERCENTILES)
+            whole_ms = whole.percentiles_ms(*PERCENTILES)
             rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms))
         return [*rows, *self.by_name()]
 
@@ -238,10 +242,12 @@ class LiveStatistics:
 
     def by_name(self) -> list[LatencyRow]:
         """The first rows of the table by the names of requests; empty where there is one name alone."""
-        rows, first = [], TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
+        rows = []
+        first = TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
         for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
             recent = window.histogram()
-            recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
+            recent_ms = recent.percentiles_ms(*PERCENTILES)
+            whole_ms = whole.percentiles_ms(*PERCENTILES)
             label = f"{first}, {sanitise_text(name, most=NAME_BYTES)}"
             rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms, named=True))
         return rows

@@ -40,12 +40,15 @@ def format_live_metrics(control: Controller) -> str:
     """The metrics of a run now."""
     runner = control.environment.runner
     s, stages, phase = control.settings, control.stages, control.plan.phase
+    shown_phase = PROFILING if stage_of_phase(phase) else phase
+    if control.draining:
+        shown_phase = OVER
     info = {
         "run": control.folder.name,
         "model": control.survey.models or s.model_mix or s.model or "",
         "server": s.host,
         "loop": "open" if s.open_loop else "closed",
-        "phase": OVER if control.draining else PROFILING if stage_of_phase(phase) else phase,
+        "phase": shown_phase,
         "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count

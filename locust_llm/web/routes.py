@@ -197,7 +197,8 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
 def _live(view: RunView) -> flask.Response:
     """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between points) are
     unchanged; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
-    wanted, status = flask.request.args, dict(view.status())
+    wanted = flask.request.args
+    status = dict(view.status())
     if (live := view.live) is not None:
         same = wanted.get("run") == str(view.runs) and wanted.get("step") == str(live.step)
         status["points"] = live.since(wanted.get("after", -1.0, float) if same else -1.0)
@@ -268,7 +269,8 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 
 
 def _extend(ui: Any, view: RunView, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]) -> None:
-    options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
+    options = view.environment.parsed_options or Namespace()
+    views = ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [PAGE_LINK, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
     for name, more in (("extended_tabs", [TAB]), ("extended_tables", [table]), ("extended_csv_files", links)):

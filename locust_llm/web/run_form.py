@@ -143,7 +143,8 @@ def build_form_groups(
 
 def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
     """The names of those that the page does not hide, as static/new_run.js decides it. What it hides counts as not given."""
-    shown, before = {field.name for field in fields}, set[str]()
+    shown = {field.name for field in fields}
+    before = set[str]()
     while shown != before:
         before = shown
         on = {field.name for field in fields if field.name in shown and field.counts}
@@ -205,17 +206,23 @@ def _dataset(options: Namespace, datasets: Datasets) -> FormField:
 
 
 def _field(option: Option, options: Namespace) -> FormField:
-    name, default, about = option.dest, format_option_default(option), option.help
-    value, kind = getattr(options, name), {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
+    name = option.dest
+    default = format_option_default(option)
+    about = option.help
+    value = getattr(options, name)
+    kind = {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
     text = "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
     choices: tuple[tuple[str, str], ...] = ()
     if kind == "switch":
-        text, default = str(bool(value)).lower(), str(bool(option.default)).lower()
+        text = str(bool(value)).lower()
+        default = str(bool(option.default)).lower()
     elif name in CHOICES:
         kind = "list"
         choices = (("", default or NO_CHOICE), *((one, one) for one in CHOICES[name] if one not in (None, default)))
     elif name == RULES_FIELD:
-        kind, text, about = "lines", "\n".join(read_given_rules(options)), RULES_HELP
+        kind = "lines"
+        text = "\n".join(read_given_rules(options))
+        about = RULES_HELP
     example = f", e.g. {option.example}" if option.example and kind in ("text", "whole", "number", "lines") else ""
     return FormField(
         name, _label(option), kind, "" if text == default and kind != "switch" else text, default,
@@ -239,11 +246,13 @@ def _label(option: Option) -> str:
 
 def _own(name: str, field: Mapping[str, Any]) -> FormField:
     """Of a flag of the locustfile."""
-    value, choices = field["default_value"], field.get("choices") or ()
-    kind = "switch" if isinstance(value, bool) else "list" if choices else "text"
-    text = (
-        str(value).lower() if kind == "switch" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    )
+    value = field["default_value"]
+    choices = field.get("choices") or ()
+    kind, text = "list" if choices else "text", str(value)
+    if isinstance(value, bool):
+        kind, text = "switch", text.lower()
+    elif isinstance(value, list):
+        text = ",".join(map(str, value))
     return FormField(
         name, capitalise_sentence(name.replace("_", " ")), kind, "" if value is None else text,
         help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",

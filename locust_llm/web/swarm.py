@@ -124,7 +124,8 @@ class SwarmView:
     def _edit(self, runner: Any, control: Controller, asked: MultiDict[str, str]) -> Any:
         """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the
         live page has set stays."""
-        before, form = self._options, drop_empty_fields(asked)
+        before = self._options
+        form = drop_empty_fields(asked)
         if picked := [name for name in PICKED if name in form]:
             refuse_run(f"{' and '.join(picked)} cannot change during a run")
         after = fill_options(before, form)
@@ -133,7 +134,8 @@ class SwarmView:
             refuse_run(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
         if "host" in form and normalise_base_url(form["host"].strip()) != control.settings.host:
             refuse_run(f"--host cannot change during a run: it is {control.settings.host}")
-        limit, users = getattr(after, LIMIT_FIELD), getattr(after, "llm_users", None)
+        limit = getattr(after, LIMIT_FIELD)
+        users = getattr(after, "llm_users", None)
         message = "Changed"
         if limit != getattr(before, LIMIT_FIELD):
             self._view.change_limit(limit)

@@ -78,7 +78,9 @@ class RunView:
         live = LiveStatistics(control.live_stats, time.time(), generates=control.settings.generates)
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
-        self._phase, self._since, self._last_s = "", time.monotonic(), 0.0
+        self._phase = ""
+        self._since = time.monotonic()
+        self._last_s = 0.0
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
@@ -123,7 +125,8 @@ class RunView:
                     self._last_s = live.seconds
             phase = _phase(control) or self._phase
             if phase != self._phase:
-                self._phase, self._since = phase, time.monotonic()
+                self._phase = phase
+                self._since = time.monotonic()
             if self._goes_on:
                 server: tuple[tuple[float | None, ...] | None, ...] = ()
                 if (poller := control.store.poller) is not None:
@@ -164,10 +167,13 @@ class RunView:
             live.has_waits = live.has_waits or control.settings.open_loop or live.gated
             survey = control.survey
             self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
+        seconds = live.seconds
+        if not self._goes_on:
+            seconds = max(self._last_s, live.points[-1].at if live.points else 0.0)
         status |= {
             **self._server,
             "limits": self._limits,
-            "seconds": live.seconds if self._goes_on else max(self._last_s, live.points[-1].at if live.points else 0.0),
+            "seconds": seconds,
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,
@@ -258,7 +264,8 @@ def _rule_states(control: Controller) -> Iterator[tuple[str, str, str]]:
 
 def _limits(control: Controller) -> Iterator[tuple[str, float, str]]:
     """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
-    stages, drawn = control.stages, DRAWN if control.settings.generates else DRAWN_POOLED
+    stages = control.stages
+    drawn = DRAWN if control.settings.generates else DRAWN_POOLED
     for rule in control.settings.rules.readable:
         if rule.metric not in drawn or rule.base:
             continue

@@ -50,7 +50,9 @@ class OtelHistogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        self.sum, self.least, self.most = 0.0, float("inf"), float("-inf")
+        self.sum = 0.0
+        self.least = float("inf")
+        self.most = float("-inf")
 
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -69,7 +71,8 @@ class OtelHistogram:
 
     def _cover(self, total: float, least: float, most: float) -> None:
         self.sum += total
-        self.least, self.most = min(self.least, least), max(self.most, most)
+        self.least = min(self.least, least)
+        self.most = max(self.most, most)
 
 
 class OtelMetrics:

@@ -52,7 +52,8 @@ class ExportQueue:
         self.taken = self.refused = self.dropped = 0
         self._export, self._most, self._batch, self._every_s = export, most, batch, every_s
         self._waiting = deque[Any]()
-        self._full, self._over = Event(), False
+        self._full = Event()
+        self._over = False
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 

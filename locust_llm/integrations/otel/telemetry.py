@@ -126,7 +126,8 @@ class ExporterPipe:
 
     def __init__(self, about: RunDescription) -> None:
         """Raises OSError where there can be no process."""
-        (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
+        reads, self._to = os.pipe()
+        self._from, writes = os.pipe()
         try:
             self._pid = _spawn(reads, writes)
         except BaseException:
@@ -157,7 +158,8 @@ class ExporterPipe:
             over = False
             while not over:
                 over = self._over.wait(EVERY_S)
-                waiting, self._waiting = b"".join(self._waiting), []
+                waiting = b"".join(self._waiting)
+                self._waiting = []
                 left = memoryview(waiting)
                 while left:
                     left = left[nb_write(self._to, left) :]

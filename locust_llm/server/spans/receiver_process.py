@@ -126,7 +126,9 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         self.socket.close()
         self.socket = listener
         self._run, self._tell, self._request_s = run, tell, request_s
-        self._decoding, self._telling, self._counting = Lock(), Lock(), Lock()
+        self._decoding = Lock()
+        self._telling = Lock()
+        self._counting = Lock()
         self._under_way: dict[int, tuple[float, socket]] = {}
         self._open = 0
         self._numbers = count()
