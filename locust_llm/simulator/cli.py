@@ -124,7 +124,8 @@ def _cost(options: argparse.Namespace) -> StepCostConstants:
 
 
 def _policy(options: argparse.Namespace) -> str:
-    chunking, partial = options.enable_chunked_prefill, options.max_num_partial_prefills > 1
+    chunking = options.enable_chunked_prefill
+    partial = options.max_num_partial_prefills > 1
     policy: str = options.policy or ("partial-prefills" if partial else "mixed" if chunking is False else "chunked")
     if chunking is not None and chunking == (policy in WHOLE_PROMPTS):
         raise ValueError(f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}")

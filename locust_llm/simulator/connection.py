@@ -146,7 +146,8 @@ class ClientConnection(asyncio.Protocol):
         path = self.url.partition(b"?")[0].decode("latin-1")
         chunked = self.parser.get_http_version() != "1.0"
         keep_alive = chunked and self.parser.should_keep_alive()
-        method, body = self.parser.get_method().decode(), b"".join(self.body)
+        method = self.parser.get_method().decode()
+        body = b"".join(self.body)
         self.requests.append(
             HttpRequest(
                 method, path, self.id, self.authorization, self.quirks, self.session, self.tenant, self.traceparent, body,

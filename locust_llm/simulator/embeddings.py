@@ -57,7 +57,8 @@ class PooledAnswer(WholeAnswer):
         self.row.parts = None  # of one of them they would add up to nothing
 
     def _computed(self) -> None:
-        now, metrics = monotonic(), self.metrics
+        now = monotonic()
+        metrics = self.metrics
         for sequence in self.sequences:
             metrics.prompt_tokens += sequence.num_prompt_tokens
             metrics.success["stop"] += 1
@@ -67,7 +68,8 @@ class PooledAnswer(WholeAnswer):
     def _body(self) -> dict[str, Any]:
         model, count = self.server.names[0], self.asked.prompt_tokens
         used = {"prompt_tokens": count, "total_tokens": count}
-        numbers, uniform = range(len(self.sequences)), self.server.random.uniform
+        numbers = range(len(self.sequences))
+        uniform = self.server.random.uniform
         if self.scores:
             scores = [{"index": number, "relevance_score": round(uniform(0, 1), 6)} for number in numbers]
             return {"id": self.row.answer_id, "model": model, "usage": used, "results": scores}

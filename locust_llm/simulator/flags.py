@@ -29,8 +29,10 @@ def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
-    add, positive = _adder(group), _number(float, above=0)
-    count, any_count = _number(int, least=1), _number(int, least=0)
+    add = _adder(group)
+    positive = _number(float, above=0)
+    count = _number(int, least=1)
+    any_count = _number(int, least=0)
     add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
     add("--port", "0 takes a free one (default: %(default)s)", type=_number(int, least=0, most=65535), default=8000)
     add(
@@ -63,7 +65,8 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
-    add, count = _adder(group), _number(int, least=1)
+    add = _adder(group)
+    count = _number(int, least=1)
     add(
         "--model",
         "model whose times are simulated (default: %(default)s)",

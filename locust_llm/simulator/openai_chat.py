@@ -310,7 +310,8 @@ class Chunks:
     def __init__(
         self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, *, chat: bool = True, tool: str = ""
     ) -> None:
-        self.quirks, self.finish_reason = quirks, finish_reason.encode()
+        self.quirks = quirks
+        self.finish_reason = finish_reason.encode()
         self.done = DONE if quirks.done else b""
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = b"data: " + dump(_head(answer_id, kind, model))[:-1] + b',"choices":['

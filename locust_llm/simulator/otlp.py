@@ -43,7 +43,8 @@ class SpanSender:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise ValueError(f"--otlp-traces-endpoint must be an address such as http://127.0.0.1:4318, got {url}")
-        self.host, self.port = parts.hostname, parts.port or 4318
+        self.host = parts.hostname
+        self.port = parts.port or 4318
         self.path = parts.path if parts.path.strip("/") else "/v1/traces"
         self.netloc, self.encoder = parts.netloc, encoder
         self.sent = self.dropped = 0

@@ -46,10 +46,12 @@ class SimulatedAnswer:
         self.first_at = self.last_at = 0.0
         max_tokens, self.finish_reason = asked.max_tokens, "length"
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
-            max_tokens, self.finish_reason = max(1, quirks.eos), "stop"
+            max_tokens = max(1, quirks.eos)
+            self.finish_reason = "stop"
         self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
         steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
-        self.max_tokens, self.accepted = max_tokens, iter(steps)
+        self.max_tokens = max_tokens
+        self.accepted = iter(steps)
         request = connection.request
         session, row.tenant, self.traceparent = (
             (request.session, request.tenant, request.traceparent) if request else ("", "", "")
@@ -83,7 +85,8 @@ class SimulatedAnswer:
 
     def counted(self) -> int:
         """The tokens of one more step; how many there are."""
-        now, metrics = monotonic(), self.metrics
+        now = monotonic()
+        metrics = self.metrics
         self.before, accepted = self.count, next(self.accepted, 0)
         if self.count and self.quirks.draft_tokens:
             metrics.drafted(self.quirks.draft_tokens, accepted)
@@ -119,7 +122,8 @@ class SimulatedAnswer:
 
     def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
         sequence, row = self.sequence, self.row
-        row.started_at, row.parts = sequence.started_at, latency_parts_of(sequence)
+        row.started_at = sequence.started_at
+        row.parts = latency_parts_of(sequence)
         row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
         self.server.num_open -= 1
         self.server.router.ended(row.backend)
@@ -266,10 +270,12 @@ class StreamedAnswer(SimulatedAnswer):
 
     def on_token(self) -> None:
         quirks, last = self.quirks, self.sequence.is_finished
-        count, before = self.counted(), self.before
+        count = self.counted()
+        before = self.before
         words = b"".join(_WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count))
         self.text += words if before else words[1:]
-        reasoning, each = before < quirks.reasoning, quirks.tokens_per_chunk
+        reasoning = before < quirks.reasoning
+        each = quirks.tokens_per_chunk
         if last or (count - 1) // each > (before - 1) // each or self.reached(quirks.reasoning):
             self._write_chunk(reasoning, last)
         self._after_tokens()
@@ -310,9 +316,11 @@ class StreamedAnswer(SimulatedAnswer):
             data = frame(event[:middle])
             rest = frame(event[middle:])
         else:
-            data, rest = frame(event), b""
+            data = frame(event)
+            rest = b""
         if self.call and not reasoning:
-            data, self.call = frame(self.call) + data, b""
+            data = frame(self.call) + data
+            self.call = b""
         if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
             data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
         self._write(self._head() + data, self.count)
@@ -387,7 +395,8 @@ class StreamedAnswer(SimulatedAnswer):
             asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
-        held, self.held = self.held or [], None
+        held = self.held or []
+        self.held = None
         for write in held:
             if not self.over:
                 self._write(*write[:2], end=write[2])

@@ -118,7 +118,8 @@ class SimulatorServer:
 
     def pooled(self, connection: ClientConnection, request: HttpRequest) -> None:
         """Embeddings and rerank."""
-        quirks, scores = self.quirks_of(request), request.path.endswith("rerank")
+        quirks = self.quirks_of(request)
+        scores = request.path.endswith("rerank")
         if quirks.status:
             raise refuse_with_status(quirks.status)
         inputs = parse_pooled(request.body, self.names, self.front.max_model_len, scores=scores)

@@ -50,7 +50,8 @@ class Spans:
 
     def finished(self, answer: SimulatedAnswer, now: float) -> None:
         """``now``: of its last token, in seconds of CLOCK_MONOTONIC."""
-        parent, parts = parse_traceparent(answer.traceparent), latency_parts_of(answer.sequence)
+        parent = parse_traceparent(answer.traceparent)
+        parts = latency_parts_of(answer.sequence)
         if parts is None or (parent and not parent.sampled):
             return
         arrived_at = answer.row.arrived_at

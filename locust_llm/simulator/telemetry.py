@@ -146,7 +146,8 @@ class EngineMetrics:
         )
         yield _head("admission_rejections_total", "Requests rejected by queue limits.", "counter"), [*rejected]
         for name, histogram in self.histograms.items():
-            samples, total = list[str](), 0
+            samples = list[str]()
+            total = 0
             for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
                 total += count
                 samples.append(f'vllm:{name}_bucket{{engine="{number}",le="{bound}",{label}}} {float(total)}')
@@ -253,7 +254,8 @@ class ServerTruth:
         self._prefilling(at, -1)
 
     def done(self, row: TruthRow, *, aborted: bool = False) -> None:
-        row.done_at, row.aborted = time.monotonic(), aborted
+        row.done_at = time.monotonic()
+        row.aborted = aborted
         del self._under_way[row]
         self._rows.append(row)
         self._num_stamps += len(row.token_at or ())

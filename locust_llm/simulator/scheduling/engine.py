@@ -170,7 +170,8 @@ class BatchEngine:
         self.late_s.clear()
 
     def state(self) -> dict[str, float]:
-        scheduler, late = self.scheduler, sorted(self.late_s)
+        scheduler = self.scheduler
+        late = sorted(self.late_s)
         return {
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),

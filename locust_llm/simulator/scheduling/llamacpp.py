@@ -30,7 +30,8 @@ class LlamaCpp(Stateful):
 
     def __call__(self, scheduler: Scheduler) -> Batch:
         self._assign(scheduler)
-        batch, budget = Batch(), scheduler.config.max_num_batched_tokens - len(scheduler.decoding.sequences)
+        batch = Batch()
+        budget = scheduler.config.max_num_batched_tokens - len(scheduler.decoding.sequences)
         scheduler.decode_all(batch)
         for sequence in self.slots:
             if sequence is None or sequence.decoding or budget <= 0:

@@ -57,7 +57,8 @@ def mixed(scheduler: Scheduler) -> Batch:
 def chunked(scheduler: Scheduler) -> Batch:
     """vLLM V1 (0.32, vllm/v1/core/sched/scheduler.py, `schedule`): one token budget, first for what runs, in its order,
     then for who waits, first come, first served. Left out: speculation, LoRA, asynchronous scheduling."""
-    batch, longest = Batch(), longest_part(scheduler)
+    batch = Batch()
+    longest = longest_part(scheduler)
     budget, preempted = scheduler.serve_running(batch, scheduler.config.max_num_batched_tokens, longest)
     if not preempted:
         admit_waiting(scheduler, batch, budget, longest)
@@ -67,7 +68,8 @@ def chunked(scheduler: Scheduler) -> Batch:
 def longest_part(scheduler: Scheduler) -> int:
     """Most tokens of one prompt in a step: the threshold, where a sequence is not the only one, and if adaptive at least its
     share of the budget. Without a threshold more than any prompt has."""
-    config, count = scheduler.config, len(scheduler.running) + len(scheduler.waiting)
+    config = scheduler.config
+    count = len(scheduler.running) + len(scheduler.waiting)
     threshold = config.long_prefill_token_threshold
     if not threshold or count <= 1:
         return sys.maxsize
@@ -94,7 +96,8 @@ def partial_prefills(scheduler: Scheduler) -> Batch:
     #31330. The budget is split evenly over the prompts that could be computed in this step, at most
     max_num_partial_prefills; what one does not use goes to further ones. While max_long_partial_prefills long ones run,
     those that wait are passed over, and keep their place. A prompt is long while more than the threshold is left."""
-    batch, config = Batch(), scheduler.config
+    batch = Batch()
+    config = scheduler.config
     budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
 
     def is_long(sequence: Sequence) -> bool:

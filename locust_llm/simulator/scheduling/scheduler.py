@@ -273,7 +273,8 @@ class Scheduler:
     def _begin_round(self, batch: Batch) -> None:
         decoding = self.decoding
         if decoding.sequences:
-            batch.num_decodes, batch.num_context_tokens = len(decoding.sequences), decoding.num_context_tokens
+            batch.num_decodes = len(decoding.sequences)
+            batch.num_context_tokens = decoding.num_context_tokens
             decoding.in_round = True
 
     def num_left(self, sequence: Sequence) -> int:

@@ -51,7 +51,9 @@ def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
 
 def latency_parts_of(sequence: Sequence) -> LatencyParts | None:
     """None of one that has not finished, or was aborted."""
-    known, first, last = queue_and_prefill(sequence), sequence.first_at, sequence.last_at
+    known = queue_and_prefill(sequence)
+    first = sequence.first_at
+    last = sequence.last_at
     if known is None or first is None or last is None:
         return None
     queue, prefill = known
