@@ -7,9 +7,9 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.rows import FailureGroup, RunCounts, SloResult, SweepSummary
+from locust_llm.report.rows import FailureGroup, ModelShare, RunCounts, SloResult, SweepSummary
 from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
-from locust_llm.report.sections.conditions import Conditions, ModelShare
+from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.selection import SEVERAL

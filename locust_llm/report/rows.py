@@ -297,3 +297,13 @@ class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     """The ends of its 95 % interval."""
     count: int
+
+
+class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a mix of models; shares are of 1."""
+
+    model: str
+    asked: float
+    """Of the sessions, each of which keeps its model."""
+    sent: float | None
+    """Of the requests; None: there were none."""

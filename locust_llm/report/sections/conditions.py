@@ -2,17 +2,8 @@
 
 import msgspec
 
+from locust_llm.report.rows import ModelShare
 from locust_llm.report.time_course import StepSeries
-
-
-class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a mix of models; shares are of 1."""
-
-    model: str
-    asked: float
-    """Of the sessions, each of which keeps its model."""
-    sent: float | None
-    """Of the requests; None: there were none."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
