@@ -2,25 +2,38 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
+from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import UNIX, answered, failed
+from recorded import recorded
+from support.engine_truth import TruthEngine
+from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.storage import RecordFile, write_run
+from locust_llm.report import build as report
+from locust_llm.report.blocks import TextBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.render.text import render_plain_block
 from locust_llm.report.sections.interference import (
     MIN_COMPARED,
+    MIN_COMPARED_SHARE,
     LabelledGaps,
     PrefillInterference,
+    PrefillSlope,
     count_prefills_ahead,
     estimate_usual_gaps_s,
     fit_prefill_slope,
     label_gaps,
+    make_interference_blocks,
     measure_interference,
 )
 from locust_llm.simulator.scheduling.clock import VirtualClock
@@ -323,3 +336,168 @@ def test_prefill_first_stalls_and_chunks_slow() -> None:
         calm = said.rows[0]
         assert calm.label == "0"
         assert calm.longest_ms < 2 * calm.icl_ms[50]  # no stall is left among the undisturbed
+
+
+BUDGETS = {"chunked": 2048, "prefill-first": 131_072, "mixed": 131_072}
+Sizes = tuple[int, int]
+
+
+def measured(
+    policy: str, users: int, tokens_in: Sizes, tokens_out: Sizes, count: int = 150
+) -> tuple[PrefillInterference, float]:
+    """(what the report says, the true loss in seconds) of a closed loop."""
+    random, clock, cost = Random(users), VirtualClock(), LLAMA_8B_H100
+    config = SchedulerConfig(max_num_batched_tokens=BUDGETS[policy], max_num_seqs=256, kv_tokens=cost.kv_tokens)
+    engine = TruthEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
+    run = Virtual(clock, engine, keep_tokens=True)
+    requests = [VirtualRequest(random.randint(*tokens_in), random.randint(*tokens_out)) for _ in range(count)]
+    run.closed_loop(users, iter(requests), stagger_s=0.05)
+    records = recorded(run.run())
+    columns = collect_columns(records)
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
+    assert found is not None
+    assert found.decode_s == pytest.approx(engine.decode_true_s, rel=0.02)
+    return found, engine.lost_true_s
+
+
+LIGHT = [
+    (policy, users, sizes)
+    for policy in BUDGETS
+    for users in (4, 16)
+    for sizes in (((1000, 5000), (20, 300)), ((6000, 9000), (100, 200)))
+]
+
+
+SHORT = [("prefill-first", 4, ((100, 400), (20, 300)))]
+"""A prompt takes less than half of a gap."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "users", "sizes"), LIGHT + SHORT)
+def test_what_is_given_is_within_ten_percent(policy: str, users: int, sizes: tuple[Sizes, Sizes]) -> None:
+    found, true_s = measured(policy, users, *sizes)
+    assert found.disturbed is not None
+    assert found.disturbed.compared_share >= MIN_COMPARED_SHARE
+    assert found.lost_s == pytest.approx(true_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("policy", "users"), [("mixed", 64), ("prefill-first", 64), ("chunked", 128)])
+def test_where_hardly_a_gap_has_a_comparison_none_is_given(policy: str, users: int) -> None:
+    """Users of long prompts and short answers: some prompt is computed nearly all the time."""
+    found, true_s = measured(policy, users, (2000, 12_000), (50, 50))
+    assert found.disturbed is not None
+    assert found.disturbed.compared_share < MIN_COMPARED_SHARE
+    assert found.disturbed.compared > 0
+    assert (found.lost_s, found.lost_share, found.disturbed.slowdown) == (None, None, None)
+    assert true_s > 0.5 * found.decode_s
+
+
+LONG = PrefillSlope(ms_per_1k=25.34, low=23.2, high=27.41, r2=0.751, count=300)
+
+
+def said(*records: Record, client: str = "OK", **changes: object) -> str:
+    columns = collect_columns(records)
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
+    assert found is not None
+    text = "\n".join(
+        map(render_plain_block, make_interference_blocks(msgspec.structs.replace(found, **changes), client))
+    )
+    return text.replace("\n  ", " ")
+
+
+def stream(undisturbed: int, disturbed: int, ms: float = 40.0) -> Record:
+    """Gaps of 10 ms, then longer ones from second 12 on."""
+    us = np.cumsum([2000 - 10 * undisturbed, *[10] * undisturbed, *[ms] * disturbed])
+    return answered(*us.tolist(), sent_at=10.0)
+
+
+PREFILL = failed(sent_at=12.0, closed_at=20.0)
+
+
+def test_slower() -> None:
+    text = said(stream(40, 40), PREFILL)
+    assert "took 4.0 times as long as one without (40 ms against 10 ms at as many streams or more)" in text
+    assert "decode time lost to prefill: 60.0% (1.2 of 2.0 s)." in text
+    assert "sample" not in text
+
+
+def test_no_slower() -> None:
+    assert "took no longer than one without (10 ms against 10 ms" in said(stream(40, 40, 10.0), PREFILL)
+
+
+def test_nothing_to_compare_with() -> None:
+    assert "No gap was undisturbed" in said(stream(0, 40), PREFILL)
+    assert "29 disturbed gaps: too few" in said(stream(40, 29), PREFILL)
+    assert "29 undisturbed gaps: too few" in said(stream(29, 40), PREFILL)
+
+
+def test_gaps_without_a_counterpart_are_said() -> None:
+    """Another request decodes from 14.1 to 14.4 s: its gap, and those beside it, are at two streams."""
+    text = said(stream(40, 190), PREFILL, answered(100, 400, sent_at=14.0, id="other"))
+    assert "of the disturbed gaps, by number or by time, which have fewer than 30 undisturbed" in text
+    assert "times as long as one without" in text
+
+
+def test_where_too_few_gaps_have_a_counterpart_nothing_is_concluded() -> None:
+    """Three others decode from 14.1 s on: of 12.6 s of disturbed gaps 2.1 have a comparison."""
+    others = [answered(100, 3000, sent_at=14.0, id=str(i)) for i in range(3)]
+    text = said(stream(40, 100), PREFILL, *others)
+    assert "What prefills cost the others is not reported: only 16% of the disturbed gaps" in text
+    assert "It takes 90%" in text
+    assert "times as long as one without" not in text
+    assert "of the decode time" not in text
+
+
+def test_nothing_was_disturbed() -> None:
+    assert said(stream(40, 0)) == ""
+
+
+def test_the_client_was_not_up_to_it() -> None:
+    text = said(stream(40, 40), PREFILL, answered(100, sent_at=13.0), client="DEGRADED", slope=LONG)
+    assert "No conclusion: the client verdict is DEGRADED" in text
+    assert "times as long as one" not in text
+    assert "Each 1,000" not in text
+
+
+def test_slope_in_a_sentence() -> None:
+    text = said(stream(40, 40), PREFILL, answered(100, sent_at=13.0), slope=LONG)
+    assert "Each 1,000 tokens ahead add 25.3 ms to TTFT at the same own length (95% interval 23.2 to 27.4;" in text
+
+
+def test_a_sample_says_so() -> None:
+    assert "A sample: the gaps of 1 of 7 requests" in said(stream(40, 40), PREFILL, of_requests=7)
+
+
+def test_texts_are_short() -> None:
+    """Of the console: two tables, a sentence and a legend each."""
+    columns = collect_columns(records := [stream(40, 40), PREFILL, answered(100, sent_at=13.0)])
+    found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
+    assert found is not None
+    assert sum(isinstance(block, TextBlock) for block in make_interference_blocks(found)) == 3
+
+
+# -- in a folder -------------------------------------------------------------------------------------------------------
+
+
+def written(path: Path, records: list[Record]) -> Path:
+    write_run(path, a_run())
+    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    return path
+
+
+def test_every_file_of_a_report_has_it(tmp_path: Path) -> None:
+    report.remake_reports(written(tmp_path, [stream(40, 40), PREFILL]))
+    run = msgspec.json.decode((tmp_path / "run.json").read_bytes())
+    assert [row["label"] for row in run["interference"]["rows"]] == ["0", "1"]
+    assert run["interference"]["disturbed"]["slowdown"] == pytest.approx(4)
+    assert "Disturbed Gaps" in run["definitions"]
+    for name in ("summary.md", "report.html"):
+        assert "Gaps while other requests await their first token" in (tmp_path / name).read_text()
+
+
+def test_a_share_of_the_records_in_even_stretches(tmp_path: Path) -> None:
+    records = [answered(100, 110, id=f"{i:04}") for i in range(1000)]
+    file = RecordFile(written(tmp_path, records) / "profile_export.jsonl")
+    assert list(file.evenly(1.0)) == records
+    some = [int(record.id) for record in file.evenly(0.2, stretches=10)]
+    assert some == list(chain.from_iterable(range(a, a + 20) for a in range(0, 1000, 100)))
