@@ -54,12 +54,12 @@ from .render import text as tables
 from .render.html import render_report_page
 from .sections.energy import measure_run_energy
 from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
+from .sections.latency_parts.server_histograms import add_server_histograms
 from .sections.measurement_uncertainty import add_measurement_errors
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
 from .sections.published import check_validity
-from .sections.server.histograms import add_server_histograms
-from .sections.server.speculation import measure_speculation
 from .sections.sessions import summarise_sessions
+from .sections.speculation import measure_speculation
 from .sections.tenants import summarise_tenants
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file

@@ -24,8 +24,8 @@ from locust_llm.report.sections.latency_parts.model import LatencyAttribution
 from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
-from locust_llm.report.sections.server.speculation import Speculation
 from locust_llm.report.sections.sessions import SessionsSummary
+from locust_llm.report.sections.speculation import Speculation
 from locust_llm.report.sections.tenants import TenantsSummary
 from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence
 

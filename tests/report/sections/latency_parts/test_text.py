@@ -21,12 +21,12 @@ from locust_llm.report.sections.latency_parts.model import (
     LatencyPart,
     ServerTime,
 )
+from locust_llm.report.sections.latency_parts.server_histograms import add_server_histograms
 from locust_llm.report.sections.latency_parts.text import (
     describe_server_time,
     make_latency_parts_blocks,
     summarise_latency_parts,
 )
-from locust_llm.report.sections.server.histograms import add_server_histograms
 
 
 def found(*parts: tuple[str, float, str], **other: object) -> LatencyAttribution:

@@ -12,7 +12,7 @@ from locust_llm.records.storage import RECORDS, SERVER_METRICS
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import format_speculation
-from locust_llm.report.sections.server.speculation import Speculation, measure_speculation
+from locust_llm.report.sections.speculation import Speculation, measure_speculation
 
 
 def sample(at: float, drafts: float, drafted: float, accepted: float, **more: object) -> EngineSample:

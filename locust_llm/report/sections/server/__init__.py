@@ -1,1 +1,0 @@
-"""Server: what the server's own metrics add: histograms, speculative decoding."""
