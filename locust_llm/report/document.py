@@ -78,24 +78,49 @@ VOIDED: Final = "the client verdict is "
 
 def build_report_document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
     """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
-    probe, sweep, paired = summary.examination, summary.sweep, summary.paired
     yield Heading(make_report_title(summary, run))
     yield from make_opening(summary, run)
-    if probe is not None:
-        yield Charts(probe.chart_heading)
-    else:
-        yield Charts(LATENCY if sweep is None or sweep.repeats else STAGES)
+    yield Charts(_choose_first_charts(summary))
     yield from make_rules_table(summary, run)
     if summary.validity is not None:
         yield from make_validity_table(summary.validity)
-    if paired is not None:
-        yield from make_paired_table(paired)
+    if summary.paired is not None:
+        yield from make_paired_table(summary.paired)
     if summary.failures:
         yield Heading("Failures")
         yield from _failures(summary)
     nothing = summary.conditions.succeeded == 0
     if nothing:  # then when they failed says more than tables without figures
         yield Charts(OVER_TIME)
+    yield from _figures(summary, run)
+    yield from _breakdowns(summary)
+    if not nothing:
+        yield Charts(OVER_TIME)
+    for charts in (SERVER, TIMELINE, DISTRIBUTIONS):
+        yield Charts(charts)
+    if summary.interference is not None and not summary.swept:
+        level = OK if summary.client is None else summary.client.level
+        yield from make_interference_blocks(summary.interference, level)
+    yield Heading("Notes")
+    for remark in make_remarks(summary, run):
+        yield TextBlock(remark, loud=remark.startswith("WARNING"))
+    yield Heading("Conditions", folded=True)
+    yield TableBlock(("Condition", "Value"), tuple(_conditions(summary, run)), numbers=False)
+    if summary.examination is None and not summary.swept:
+        yield from make_detail_tables(summary, run)
+    if str(folder):
+        yield TextBlock(f"Reports: {folder}")
+
+
+def _choose_first_charts(summary: Summary) -> str:
+    if summary.examination is not None:
+        return summary.examination.chart_heading
+    return LATENCY if summary.sweep is None or summary.sweep.repeats else STAGES
+
+
+def _figures(summary: Summary, run: Run) -> Iterator[Block | Charts]:
+    """The tables of the figures: those of a run, of the stages of a sweep, or of a probe."""
+    probe, sweep = summary.examination, summary.sweep
     if probe is not None:
         yield from probe.blocks()
     elif not summary.swept:
@@ -104,6 +129,11 @@ def build_report_document(summary: Summary, run: Run, folder: Path | str = "") -
         yield from make_sweep_tables(sweep)
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
+
+
+def _breakdowns(summary: Summary) -> Iterator[Block | Charts]:
+    """The figures by part of the latency, by session and by tenant."""
+    probe = summary.examination
     if summary.waterfall is not None and not summary.swept and probe is None:
         yield from make_latency_parts_blocks(summary.waterfall)
         yield Charts(BARS)
@@ -113,21 +143,6 @@ def build_report_document(summary: Summary, run: Run, folder: Path | str = "") -
     if summary.tenants is not None and probe is None:
         yield from make_tenant_blocks(summary.tenants)
         yield Charts(SERVICE)
-    for charts in (*(() if nothing else (OVER_TIME,)), SERVER, TIMELINE, DISTRIBUTIONS):
-        yield Charts(charts)
-    if summary.interference is not None and not summary.swept:
-        yield from make_interference_blocks(
-            summary.interference, OK if summary.client is None else summary.client.level
-        )
-    yield Heading("Notes")
-    for remark in make_remarks(summary, run):
-        yield TextBlock(remark, loud=remark.startswith("WARNING"))
-    yield Heading("Conditions", folded=True)
-    yield TableBlock(("Condition", "Value"), tuple(_conditions(summary, run)), numbers=False)
-    if probe is None and not summary.swept:
-        yield from make_detail_tables(summary, run)
-    if str(folder):
-        yield TextBlock(f"Reports: {folder}")
 
 
 def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
@@ -228,17 +243,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
         where = "awaiting first token" if run.settings.generates else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
-    of_all = {row.label: row.avg for row in summary.rows}
-    length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation, of_all.get("Input Tokens per Request"))
     if probe is None:
-        yield "input length", "by stage" if axis == INPUT else length
-    if probe is None and run.settings.generates:
-        yield (
-            "output length",
-            _length(
-                c.asked_output_tokens, c.output_tokens, c.output_deviation, of_all.get("Output Tokens per Request")
-            ),
-        )
+        yield from _lengths(summary, run)
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
     yield from _cached(summary, run)
@@ -259,6 +265,19 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)
+
+
+def _lengths(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
+    c = summary.conditions
+    means = {row.label: row.avg for row in summary.rows}
+    if summary.sweep is not None and summary.sweep.axis == INPUT:
+        yield "input length", "by stage"
+    else:
+        mean = means.get("Input Tokens per Request")
+        yield "input length", _length(c.asked_input_tokens, c.input_tokens, c.input_deviation, mean)
+    if run.settings.generates:
+        mean = means.get("Output Tokens per Request")
+        yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation, mean)
 
 
 def _readers(run: Run) -> str:
