@@ -65,7 +65,8 @@ class Canary:
 
     def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int) -> None:
         self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
-        self._line, self._gate = UserConnection(), Gate()
+        self._line = UserConnection()
+        self._gate = Gate()
         lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
         self._prompts = Prompts(PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
         self._form: RequestForm | None = None
@@ -77,15 +78,18 @@ class Canary:
         """The server keeps outputs at their length where it is asked to; None: not asked yet."""
 
     def ask(self) -> CanaryRound:
-        at, record = time.time(), self._exchange(self._forced or False)
+        at = time.time()
+        record = self._exchange(self._forced or False)
         if record.outcome == OK and self._forced is None and (record.output_tokens or 0) < self._tokens:
             self._forced = True  # from the next round on
         elif record.status in (400, 422) and self._forced:
             self._forced = False
-            at, record = time.time(), self._exchange(False)
+            at = time.time()
+            record = self._exchange(False)
         elif record.status in REFUSED and self._form is None:
             self._find_form()
-            at, record = time.time(), self._exchange(False)
+            at = time.time()
+            record = self._exchange(False)
         if record.outcome != OK:
             secrets = collect_secrets(self._headers, self._headers)  # of now: a key may have followed on another
             return CanaryRound(
@@ -98,7 +102,8 @@ class Canary:
         return replace(found, input_tokens=record.input_tokens, others=self._others)
 
     def _find_form(self) -> None:
-        s, until = self._settings, time.monotonic() + TIMEOUT_S
+        s = self._settings
+        until = time.monotonic() + TIMEOUT_S
         verify = False if s.insecure else find_trusted_certificates()
         self._form, _, notes = find_request_form(s, self._headers, self._model, until, verify=verify)
         for note in notes:
@@ -140,7 +145,9 @@ def run_canary(words: list[str]) -> int:
         options.host = choose_given_host(options.address, options.host)
         use_certificates(options)
         use_source_options(options)
-        settings, headers, plan = _settings(options), read_headers_at_start(options), _plan(options)
+        settings = _settings(options)
+        headers = read_headers_at_start(options)
+        plan = _plan(options)
         refusal = next(validate_settings(settings), "")
         if split_replica_urls(options.host):
             refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"
@@ -156,7 +163,8 @@ def run_canary(words: list[str]) -> int:
         if found is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
-        refusal, found = str(error).removesuffix(WAIT_ADVICE), None
+        refusal = str(error).removesuffix(WAIT_ADVICE)
+        found = None
     if refusal or found is None:
         return fail(refusal)
     through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""

@@ -19,7 +19,9 @@ class ServerCounters:
     """Reads the server's page of metrics when it is asked to. A server without one is asked once."""
 
     def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
-        self._settings, self._headers, self._line = settings, headers, UserConnection()
+        self._settings = settings
+        self._headers = headers
+        self._line = UserConnection()
         self._paths: tuple[str, ...] = PATHS
 
     def read(self) -> EngineSample | None:
@@ -37,7 +39,8 @@ class ServerCounters:
 
     def _read(self, path: str) -> EngineSample | None:
         """Raises FetchFailed."""
-        s, at = self._settings, time.time()
+        s = self._settings
+        at = time.time()
         verify = False if s.insecure else find_trusted_certificates()
         url = join_server_url(s.host, path)
         answer = fetch("GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S)

@@ -165,7 +165,8 @@ def estimate_background_load(rounds: Iterable[CanaryRound], session: Iterable[Ca
     lowest_s = quiets[int(LOWEST * len(quiets))] if quiets else some[0].quiet_s or 0.0
     usual_s = median(one.quiet_s or 0.0 for one in some)
     some = [_filled(one, usual_s) if (one.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else one for one in some]
-    watched_s, lost_s = sum(one.watched_s for one in some), sum(one.lost_s for one in some)
+    watched_s = sum(one.watched_s for one in some)
+    lost_s = sum(one.lost_s for one in some)
     lost = lost_s / watched_s
     low, high = _interval(some, lost, watched_s)
     return BackgroundLoad(
@@ -193,10 +194,12 @@ def _interval(some: Sequence[CanaryRound], lost: float, watched_s: float) -> tup
     n = len(some)
     if n < MIN_ROUNDS or not 0 < lost < 1:
         return None, None
-    off, correlation = [one.lost_s - lost * one.watched_s for one in some], CorrelationTime()
+    off = [one.lost_s - lost * one.watched_s for one in some]
+    correlation = CorrelationTime()
     for value in off:
         correlation.add(value)
     worth = max(n / correlation.requests, 2.0)
     error = math.sqrt(sum(value * value for value in off) / (n - 1) / worth) / (watched_s / n)
-    reach, odds = student_quantile(worth - 1, TAIL) * error / (lost * (1 - lost)), math.log(lost / (1 - lost))
+    reach = student_quantile(worth - 1, TAIL) * error / (lost * (1 - lost))
+    odds = math.log(lost / (1 - lost))
     return 1 / (1 + math.exp(min(reach - odds, FAR))), 1 / (1 + math.exp(-odds - reach))

@@ -58,7 +58,9 @@ class CanarySession(Collector):
 
     def run(self, ask: Callable[[], CanaryRound], wait: Callable[[float], bool], now: Callable[[], float]) -> int:
         """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic clock."""
-        began, stopped, number = now(), False, 0
+        began = now()
+        stopped = False
+        number = 0
         while not stopped and number * self.plan.every_s < self.plan.for_s:
             self.add(ask())
             number = max(number + 1, int((now() - began) / self.plan.every_s) + 1)  # a slow one skips others

@@ -159,7 +159,8 @@ def _settled(values: Sequence[float], found: list[int], seed: int) -> list[int]:
 
 def _one(ranked: Sequence[int]) -> int:
     """The best split of the whole."""
-    count, total = len(ranked), sum(ranked)
+    count = len(ranked)
+    total = sum(ranked)
     sums = [0, *accumulate(ranked)]
     return max(range(SIDE, count - SIDE + 1), key=lambda k: (count * sums[k] - k * total) ** 2 / (k * (count - k)))
 
@@ -171,7 +172,8 @@ def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _sized(values: Sequence[float], before: int, at: int, after: int, wider: float) -> LevelChange:
-    old, new = sorted(values[max(before, at - NEAREST) : at]), sorted(values[at : min(after, at + NEAREST)])
+    old = sorted(values[max(before, at - NEAREST) : at])
+    new = sorted(values[at : min(after, at + NEAREST)])
     differences = sorted(b - a for a in old for b in new)
     pairs = len(differences)
     spread = wider * math.sqrt(pairs * (len(old) + len(new) + 1) / 12)

@@ -51,7 +51,8 @@ class _Scale:
         few = len(ordered) // OUTER
         low, high = ordered[few], ordered[-1 - few]
         room = (high - low) / 2 or abs(high) * 0.1 or 1.0
-        low, high = max(low - room, ordered[0]), min(high + room, ordered[-1])
+        low = max(low - room, ordered[0])
+        high = min(high + room, ordered[-1])
         self._low, self._high = low - 0.1 * room, high + 0.1 * room
         self._places = {one.folder: i for i, one in enumerate(shown)}
 
@@ -95,8 +96,11 @@ def _levels(scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[Figu
         if not places:
             continue
         middle, low, high = median_interval([one.figures[name] for one in counted[begin:end]])
-        x, wide = scale.x(places[0] - 0.5), scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
-        top, bottom, y = scale.y(high), scale.y(low), scale.y(middle)
+        x = scale.x(places[0] - 0.5)
+        wide = scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
+        top = scale.y(high)
+        bottom = scale.y(low)
+        y = scale.y(middle)
         yield (
             f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" fill="var(--ink)" '
             f'fill-opacity=".18"/>'
@@ -108,10 +112,13 @@ def _dots(scale: _Scale) -> Iterator[str]:
     name = scale.figure.name
     size = 3 if len(scale.shown) <= 100 else 2
     for place, one in enumerate(scale.shown):
-        value, reach = one.figures[name], one.plus_minus.get(name)
-        x, y = scale.x(place), scale.y(value)
+        value = one.figures[name]
+        reach = one.plus_minus.get(name)
+        x = scale.x(place)
+        y = scale.y(value)
         if reach is not None and abs(scale.y(value - reach) - scale.y(value + reach)) > 2 * size:
-            top, bottom = scale.y(value + reach), scale.y(value - reach)
+            top = scale.y(value + reach)
+            bottom = scale.y(value - reach)
             yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
         fill = "none" if one.left_out else "var(--dot)"
         told = f"<title>{_text(_about(one, scale.figure))}</title>"
@@ -136,10 +143,12 @@ def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
     for turn in turns:
         if (place := scale.place(turn.first)) is None:
             continue
-        x, hue = scale.x(place - 0.5), "var(--ok)" if turn.better else "var(--fail)"
+        x = scale.x(place - 0.5)
+        hue = "var(--ok)" if turn.better else "var(--fail)"
         yield f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 stroke-dasharray="4 3"/>'
         if x - named >= APART:  # else its name would lie on that of the one before
-            named, anchor = x, "start" if x < 8 else "end" if x > 92 else "middle"
+            named = x
+            anchor = "start" if x < 8 else "end" if x > 92 else "middle"
             yield f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" font-weight=600>{_text(turn.size)}</text>'
 
 

@@ -40,7 +40,8 @@ def run_history(words: list[str]) -> int:
             replace_file(options.html, made.encode())
     except (OSError, ValueError) as error:
         return fail(describe_error(error))
-    last, least = options.last or LAST, options.least / 100
+    last = options.last or LAST
+    least = options.least / 100
     if options.json:
         print_safely(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")
     elif options.html:

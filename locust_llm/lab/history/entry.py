@@ -142,23 +142,29 @@ def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
 
 
 def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
-    run, client = facts.run, facts.client.level if facts.client is not None else ""
+    run = facts.run
+    client = facts.client.level if facts.client is not None else ""
     hosts = run.settings.get("hosts") or [run.settings.get("host")]
     asked = run.settings.get("model")
     model = run.model or (asked if isinstance(asked, str) else "")
-    tool, made_by = "locust-llm", f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
+    tool = "locust-llm"
+    made_by = f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
     workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy), facts.conditions)
     if run.imported:  # its settings are no more than its result says, the lengths none at all
-        tool, made_by = next(iter(run.versions), run.imported), run.imported
+        tool = next(iter(run.versions), run.imported)
+        made_by = run.imported
         known_of = replace(load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None)
         workload = conditions.of_figures(known_of)
-    commit, note = run.commit or Commit(""), why_no_load
+    commit = run.commit or Commit("")
+    note = why_no_load
     try:
         known = parse_labels(run.settings.get("label") or ())
     except (TypeError, ValueError, AttributeError) as error:
-        known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
+        known = {}
+        note = f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
     if several := _several_loads(run):
-        load, note = None, "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
+        load = None
+        note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
     left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
     return HistoryEntry(
         folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],

@@ -77,7 +77,8 @@ def runs_in(folder: Path) -> Runs:
     """All runs below ``folder``; its index is then up to date. Raises OSError where the folder itself cannot be read."""
     os.scandir(folder).close()
     had = _known(folder / INDEX)
-    seen, unread = dict[str, _Seen](), list[tuple[str, str]]()
+    seen = dict[str, _Seen]()
+    unread = list[tuple[str, str]]()
     for name, signature in sorted(_signatures(folder, unread)):
         before = had.rows.get(name)
         if before is not None and before.signature == signature:
@@ -99,7 +100,8 @@ def runs_in(folder: Path) -> Runs:
 def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no runs of their own. A
     folder that links lead to again is looked at once, by its own name where that is as near."""
-    waiting, visited = deque([("", 0)]), set[tuple[int, int]]()
+    waiting = deque([("", 0)])
+    visited = set[tuple[int, int]]()
     while waiting:
         name, depth = waiting.popleft()
         path = os.path.join(root, name)

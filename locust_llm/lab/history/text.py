@@ -74,7 +74,8 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
         yield ""
         return
     counted = series.of(figure)
-    levels, values = _levels(counted, figure, found), [one.figures[figure.name] for one in shown]
+    levels = _levels(counted, figure, found)
+    values = [one.figures[figure.name] for one in shown]
     head = ["started", "run", "commit", figure.label, ""]
     rows = [_plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown]
     head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))

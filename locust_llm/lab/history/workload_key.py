@@ -104,7 +104,8 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
     """The load, the lengths and the limit first, then the other options that are not as they come. ``lengths``: in place of
     those of the settings."""
     found = []
-    users, rate = given.get("users"), given.get("request_rate")
+    users = given.get("users")
+    rate = given.get("request_rate")
     if rate:
         found.append(f"{rate:g} requests/s" if isinstance(rate, int | float) else f"{rate} requests/s")
         found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []

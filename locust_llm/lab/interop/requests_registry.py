@@ -93,7 +93,8 @@ def _used(found: list[Imported]) -> list[Imported]:
 def _of_folder(folder: Path) -> list[Imported]:
     """Of the one file with requests."""
     files = [folder / name for name in NAMES if (folder / name).is_file()] or sorted(folder.glob("*.json"))[:MAX_FILES]
-    found, refused = list[list[Imported]](), list[str]()
+    found = list[list[Imported]]()
+    refused = list[str]()
     for file in files:
         try:
             found.append(read_imported_runs(file))

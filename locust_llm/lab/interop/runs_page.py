@@ -72,7 +72,8 @@ def render_comparison_page(found: Comparison) -> str:
 
 def _figures(folders: Sequence[str], names: Sequence[str]) -> tuple[list[Figures | None], list[str]]:
     """(of each folder, why not of some)."""
-    found, unread = list[Figures | None](), list[str]()
+    found = list[Figures | None]()
+    unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
             found.append(known.read_figures(Path(folder))[0])

@@ -44,7 +44,8 @@ TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
 
 def read_tables(words: str) -> list[Figures]:
     """Each table with a latency or a TTFT is a load; the command that stands nearest above it has its options."""
-    found, above = list[Figures](), list[str]()
+    found = list[Figures]()
+    above = list[str]()
     rows: dict[str, dict[str, object]] = {}
     head: list[str] = []
     for line in [*words.splitlines(), ""]:

@@ -180,7 +180,8 @@ def _limits(lines: Sequence[PaceLine]) -> Iterator[str]:
 
 
 def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> Iterator[str]:
-    hue, dash = f"var(--c{number % len(HUES)})", DASHES[number // len(HUES)]
+    hue = f"var(--c{number % len(HUES)})"
+    dash = DASHES[number // len(HUES)]
     if steps := curve.steps:
         path = f"M{LEFT} {y(steps[0][1])}" + "".join(
             f"{f'V{y(made)}' if i else ''}H{x(pace)}" for i, (pace, made) in enumerate(steps)
@@ -216,7 +217,8 @@ def _labels(
     is left out."""
     order = sorted(((curve, point) for curve in curves for point in curve.points), key=lambda of: not _important(*of))
     for curve, point in order:
-        at, height = x(point.per_user) + 11, y(point.per_gpu) - 11
+        at = x(point.per_user) + 11
+        height = y(point.per_gpu) - 11
         knee = f" knee ({curve.knee_rule})" if point.value == curve.knee else ""
         text = f"{point.value:g}{knee}"
         shown = f'{point.value:g}<tspan class="fine">{_escaped(knee)}</tspan>' if knee else text
@@ -239,7 +241,8 @@ def _important(curve: ParetoCurve, point: CurvePoint) -> bool:
 
 def _legend(curves: Sequence[ParetoCurve], top: float) -> Iterator[str]:
     for i, curve in enumerate(curves):
-        hue, at = f"var(--c{i % len(HUES)})", top + ROW * i
+        hue = f"var(--c{i % len(HUES)})"
+        at = top + ROW * i
         dash = f' stroke-dasharray="{DASHES[i // len(HUES)]}"' if DASHES[i // len(HUES)] else ""
         yield f'<path d="M{LEFT} {at - 6}H{LEFT + 44}" style="stroke:{hue}" stroke-width="3"{dash}/>'
         yield _dot(LEFT + 22, at - 6, i, hue, filled=True)

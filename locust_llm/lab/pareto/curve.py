@@ -101,7 +101,8 @@ def make_level_point(
 
 def make_run_point(summary: Summary, gpus: int | None, percentile: float = MEDIAN) -> CurvePoint | None:
     """A run of one load."""
-    rows, c = {row.tag: row for row in summary.rows}, summary.conditions
+    rows = {row.tag: row for row in summary.rows}
+    c = summary.conditions
     itl = _at(rows.get(ITL.tag), percentile)
     tokens = rows["output_token_throughput"].avg if "output_token_throughput" in rows else None
     if not itl or tokens is None:
@@ -137,7 +138,8 @@ def make_sweep_curve(
     points = [point for point in found if point is not None]
     if not points:
         raise ValueError(f"{name} has no stage with TPOT p{percentile:g} and output tokens a second")
-    knee = next((knee for knee in sweep.knees if knee.value in [point.value for point in points]), None)
+    drawn = {point.value for point in points}
+    knee = next((knee for knee in sweep.knees if knee.value in drawn), None)
     broken = () if summary.validity is None else summary.validity.broken
     return ParetoCurve(
         name=name, axis=sweep.axis, gpus=gpus, points=mark_best_points(points),

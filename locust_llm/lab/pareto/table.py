@@ -24,7 +24,8 @@ def load_pareto_curves(
 ) -> list[ParetoCurve]:
     """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each run's own. Raises
     ValueError of one sentence, and OSError."""
-    found, alone = list[ParetoCurve](), list[tuple[Run, Summary]]()
+    found = list[ParetoCurve]()
+    alone = list[tuple[Run, Summary]]()
     for folder in folders:
         if not (folder / RECORDS).is_file():
             raise ValueError(f"{folder} holds no run: it has no {RECORDS}")

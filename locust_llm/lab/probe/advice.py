@@ -58,10 +58,13 @@ def derive_advice(
 def _stopped(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     """Prefill-first."""
     longest = found.of("stall", found.longest)
-    stall_s, tokens = median(s.longest_s for s in longest), _tokens(longest)
-    single, pairs = _single(found), found.of("pair")
+    stall_s = median(s.longest_s for s in longest)
+    tokens = _tokens(longest)
+    single = _single(found)
+    pairs = found.of("pair")
     if single and pairs:
-        one_s, two_s = median(s.longest_s for s in single), median(s.longest_s for s in pairs)
+        one_s = median(s.longest_s for s in single)
+        two_s = median(s.longest_s for s in pairs)
         if two_s >= MIN_PAIR_RATIO * one_s and (cost := _in_turn(found)):
             yield Advice(
                 "Limit prefills to one at a time (--prefill-concurrency 1): no stall is then longer than that of "
@@ -86,7 +89,8 @@ def _chunked(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
     yield from _limit_of_slots(found, slots)
     longest = found.of("stall", found.longest)
     if diagnosis.budget is not None:
-        gap_s, quiet_s = median(s.usual_s for s in longest), median(s.quiet_s for s in longest)
+        gap_s = median(s.usual_s for s in longest)
+        quiet_s = median(s.quiet_s for s in longest)
         budget = diagnosis.budget[1]
         yield from _chunk(budget, gap_s, quiet_s, _tokens(longest), target_s, budget / 2)
     yield from _shorts(found)
@@ -95,10 +99,12 @@ def _chunked(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
 
 
 def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
-    single, pairs = _single(found), found.of("pair")
+    single = _single(found)
+    pairs = found.of("pair")
     gaps = ""
     if single and pairs:
-        one_s, two_s = median(s.usual_s for s in single), median(s.usual_s for s in pairs)
+        one_s = median(s.usual_s for s in single)
+        two_s = median(s.usual_s for s in pairs)
         gaps = f" Gaps beside two prompts are {format_duration(two_s)}, beside one {format_duration(one_s)}: a limit hardly changes them."
     if slots > 1 and found.bursts:
         burst = found.bursts[-1]
@@ -120,7 +126,8 @@ def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
 
 def _disaggregated(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
     stalls = found.of("stall", found.longest)
-    pace, tokens = median(s.pace for s in stalls), _tokens(stalls)
+    pace = median(s.pace for s in stalls)
+    tokens = _tokens(stalls)
     cost = f"; {turns}" if (turns := _in_turn(found)) else ""
     yield Advice(
         "A prefill limit changes TTFT and not ITL: choose it by TTFT, one prompt for each prefill instance.",
@@ -161,7 +168,8 @@ def _unnamed(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
 def _shorts(found: ProbeMeasurements) -> Iterator[Advice]:
     if not found.behind:
         return
-    waited, took_s = median(one.waited for one in found.behind), median(one.ttft_s for one in found.behind)
+    waited = median(one.waited for one in found.behind)
+    took_s = median(one.ttft_s for one in found.behind)
     if waited >= MIN_SERIAL_SHARE and found.short_s is not None:
         yield Advice(
             "Separate short requests from long ones (another server, or partial prefills where the server has them).",
@@ -174,7 +182,8 @@ def _shorts(found: ProbeMeasurements) -> Iterator[Advice]:
 def _users(found: ProbeMeasurements) -> Iterator[Advice]:
     """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the bottleneck (Denning and
     Buzen, The operational analysis of queueing network models, 1978)."""
-    alone_s, quiet_s = found.alone_s(EXAMPLE_INPUT_TOKENS), found.quiet_s
+    alone_s = found.alone_s(EXAMPLE_INPUT_TOKENS)
+    quiet_s = found.quiet_s
     if not alone_s or not quiet_s or not _in_turn(found):
         return
     users = 1 + EXAMPLE_OUTPUT_TOKENS * quiet_s / alone_s
@@ -191,7 +200,8 @@ def _users(found: ProbeMeasurements) -> Iterator[Advice]:
 def _caching(found: ProbeMeasurements) -> Iterator[Advice]:
     pairs = [pair for pair in found.cached if pair.again_s <= MAX_CACHED_RATIO * pair.first_s]
     if pairs and 2 * len(pairs) > len(found.cached):
-        first_s, again_s = median(p.first_s for p in pairs), median(p.again_s for p in pairs)
+        first_s = median(p.first_s for p in pairs)
+        again_s = median(p.again_s for p in pairs)
         yield Advice(
             "Use prompts that do not repeat, unless you mean to measure it: the server has a prefix cache.",
             f"A prompt of {pairs[0].input_tokens:,} tokens took {format_duration(first_s)}, and {format_duration(again_s)} the second "

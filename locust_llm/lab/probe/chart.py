@@ -16,7 +16,8 @@ Points = list[tuple[float, float]]
 def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
     """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each measurement. Nothing without a
     prompt."""
-    singles, pairs = found.of("stall"), found.of("pair")
+    singles = found.of("stall")
+    pairs = found.of("pair")
     alone = [(float(cost.input_tokens), s) for cost in found.costs for s in cost.ttft_s]
     if alone:
         typical = [(float(cost.input_tokens), cost.typical_s) for cost in found.costs]

@@ -139,7 +139,8 @@ def _missing(e: ProbeMeasurements, client: str | None) -> Iterator[str]:
     if not e.stalls or not e.costs or e.quiet_s is None:
         yield "no prompt could be measured beside decoders: the server's answers or its context are too short"
         return
-    longest, short_s = e.alone_s(e.longest) or 0.0, e.short_s or 0.0
+    longest = e.alone_s(e.longest) or 0.0
+    short_s = e.short_s or 0.0
     if longest < MIN_PREFILL_GAPS * max(e.quiet_s, short_s / 2):
         yield (
             f"a prompt of {e.longest:,} tokens takes {format_duration(longest)}, hardly longer than a short one "
@@ -193,7 +194,8 @@ def _round_diagnosis(e: ProbeMeasurements, turn: int) -> tuple[str, str]:
     """(the name by this round, why)."""
     stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
     small, large = stalls[0], stalls[-1]
-    tokens, took = f"{large.input_tokens:,} tokens", format_duration(large.ttft_s)
+    tokens = f"{large.input_tokens:,} tokens"
+    took = format_duration(large.ttft_s)
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
@@ -260,7 +262,8 @@ def _several_steps(e: ProbeMeasurements, why: str) -> Diagnosis:
     burst = e.bursts[-1]
     name, how = CHUNKED, "their first tokens one by one"
     if slots > 1:
-        name, least = PARTIAL, "at least " if slots == len(burst.ttft_s) else ""
+        name = PARTIAL
+        least = "at least " if slots == len(burst.ttft_s) else ""
         how = f"{least}{slots} of their first tokens together"
     measured = f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had {how}"
     if not all(burst.side_by_side for burst in e.bursts):
@@ -307,10 +310,12 @@ def _budget(e: ProbeMeasurements) -> tuple[float, float, float]:
         stalls = e.of("stall", asked)
         stalls = [stall for stall in stalls if stall.plain] or stalls
         ends = [_allowed(stall) for stall in stalls]
-        least, most = min(least for least, _ in ends), max(most for _, most in ends)
+        least = min(least for least, _ in ends)
+        most = max(most for _, most in ends)
         if max(low, least) > min(high, most):  # they do not agree: the longest one decides, having the most steps
             low, high = 0.0, math.inf
-        low, high = max(low, least), min(high, most)
+        low = max(low, least)
+        high = min(high, most)
         strays = 0.0 if stalls[0].plain else EXTRA_GAPS / 2
         about = median(stall.input_tokens / max(stall.steps - stall.doubtful - 0.5 - strays, 0.5) for stall in stalls)
     low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
@@ -323,7 +328,8 @@ def _allowed(stall: DecoderStall) -> tuple[float, float]:
     decoders may be."""
     if stall.plain:
         miscounted = STEP_ERROR * stall.steps
-        few, many = stall.steps - stall.doubtful - 1 - round(miscounted), stall.steps + max(miscounted, stall.rest)
+        few = stall.steps - stall.doubtful - 1 - round(miscounted)
+        many = stall.steps + max(miscounted, stall.rest)
     else:
         few = stall.surely * (1 - INDISTINCT_STEP_ERROR) - 1 - EXTRA_GAPS
         many = max(stall.steps, stall.meanwhile) * (1 + STEP_ERROR)

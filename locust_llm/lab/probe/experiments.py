@@ -101,7 +101,8 @@ def schedule_episodes(bounds: ProbeBounds = ProbeBounds()) -> Probe:
         warm = yield ProbeEpisode("warm", turn, (ProbeRequest("short", 0, SHORT_TOKENS, WARM_OUTPUT_TOKENS),), 0.5)
     if not (warm and warm[0].ok):
         return
-    ttft_s, gap_s = warm[0].ttft_s, _gap_s(warm) or warm[0].ttft_s
+    ttft_s = warm[0].ttft_s
+    gap_s = _gap_s(warm) or warm[0].ttft_s
     longest, alone_s = yield from _lengths(bounds)
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
@@ -145,7 +146,9 @@ def _lengths(bounds: ProbeBounds) -> Generator[ProbeEpisode, Sequence[ProbeResul
         alone = yield ProbeEpisode("alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), next_s)
         if not (alone and alone[0].ok):
             return longest, alone_s
-        before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
+        before_s = alone_s or alone[0].ttft_s
+        longest = tokens
+        alone_s = alone[0].ttft_s
         next_s = alone_s * max(2.0, alone_s / before_s)  # attention makes it grow faster than the length
         tokens *= 2
     tokens = _between(longest, alone_s, before_s, bounds)

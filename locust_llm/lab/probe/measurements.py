@@ -139,7 +139,8 @@ class BurstResult(msgspec.Struct, frozen=True):
             together = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < MAX_GROUP_SPREAD * share_s
             if group > 1 and first > MIN_GROUP_DELAY * group and together:
                 return group
-        return 1 if first < (MAX_SERIAL_SHARES if apart else 2) else 0
+        most = MAX_SERIAL_SHARES if apart else 2
+        return 1 if first < most else 0
 
 
 class CachedPrompt(msgspec.Struct, frozen=True):
@@ -282,7 +283,8 @@ def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = 
     longs = [one for one in results if one.role == "long"]
     if not longs or not all(one.ok for one in longs):
         return None
-    sent_at, first_at = min(one.sent_at for one in longs), max(one.chunk_at[0] for one in longs)
+    sent_at = min(one.sent_at for one in longs)
+    first_at = max(one.chunk_at[0] for one in longs)
     decoders = [
         one
         for one in results

@@ -45,12 +45,17 @@ class ProbeProgress:
     def _takes(self, episode: ProbeEpisode) -> tuple[float, float]:
         """Seconds: (least, most)."""
         if alike := self._shares.get(_key(episode)):
-            share, least, most = fmean(alike), 1 - AGAIN, 1 + AGAIN
+            share = fmean(alike)
+            least = 1 - AGAIN
+            most = 1 + AGAIN
         elif kin := [one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some]:
-            share, least, most = fmean(kin), 1 - LIKE, 1 + LIKE
+            share = fmean(kin)
+            least = 1 - LIKE
+            most = 1 + LIKE
         else:
             others = [one for some in self._shares.values() for one in some]
-            share, (least, most) = fmean(others) if others else 1.0, NEW
+            share = fmean(others) if others else 1.0
+            least, most = NEW
         return share * least * episode.expected_s, share * most * episode.expected_s
 
 

@@ -150,7 +150,8 @@ def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
 
 def _behind(found: ProbeMeasurements) -> Iterator[str]:
     if found.behind:
-        waited, took = ([one.waited for one in found.behind], [one.ttft_s for one in found.behind])
+        waited = [one.waited for one in found.behind]
+        took = [one.ttft_s for one in found.behind]
         alone = "" if found.short_s is None else f", {format_duration(found.short_s)} alone"
         yield (
             f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
@@ -161,7 +162,8 @@ def _behind(found: ProbeMeasurements) -> Iterator[str]:
 def _cached(found: ProbeMeasurements) -> Iterator[str]:
     if not found.cached:
         return
-    first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
+    first = [pair.first_s for pair in found.cached]
+    again = [pair.again_s for pair in found.cached]
     hits = sum(pair.again_s <= MAX_CACHED_RATIO * pair.first_s for pair in found.cached)
     tokens = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
     usage = f", {_spread(tokens)} of its tokens cached by the server's count" if tokens else ""

@@ -132,18 +132,21 @@ def run_schedule(user: ProbeUser) -> None:
         longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
         burst=runner.target_user_count,
     )  # fmt: skip
-    probe, texts, progress, most = (
-        schedule_episodes(bounds),
-        dict[int, str](),
-        ProbeProgress(),
-        max_probe_episodes(bounds),
-    )
+    probe = schedule_episodes(bounds)
+    texts = dict[int, str]()
+    progress = ProbeProgress()
+    most = max_probe_episodes(bounds)
     results: Sequence[ProbeResult] | None = None
-    number, num_failed, part, began = 0, 0, "", time.monotonic()
+    number = 0
+    num_failed = 0
+    part = ""
+    began = time.monotonic()
     try:
         while True:
             episode = next(probe) if results is None else probe.send(results)
-            begin, before, part = time.monotonic(), part, _part(episode, bounds.rounds)
+            begin = time.monotonic()
+            before = part
+            part = _part(episode, bounds.rounds)
             user.sender.activity = format_probe_position(number, episode, most, progress.left(episode))
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
@@ -244,7 +247,8 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 @events.test_start.add_listener
 def _start(**kw: Any) -> None:
-    ProbeUser.jobs, ProbeUser.pending = SimpleQueue(), True
+    ProbeUser.jobs = SimpleQueue()
+    ProbeUser.pending = True
 
 
 @events.test_stopping.add_listener

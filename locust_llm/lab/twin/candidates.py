@@ -52,7 +52,8 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
 
 def budgets(low: float, high: float) -> list[int]:
     """To be tried between these: some evenly, and the round ones."""
-    first, last = max(1, math.ceil(low)), math.floor(min(high, 4 * max(low, 1.0)))
+    first = max(1, math.ceil(low))
+    last = math.floor(min(high, 4 * max(low, 1.0)))
     if last <= first:
         return [max(1, round((low + high) / 2))] if math.isfinite(high) else [first]
     even = {round(first + (last - first) * i / (TRIED_BUDGETS - 1)) for i in range(TRIED_BUDGETS)}

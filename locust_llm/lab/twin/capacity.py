@@ -58,7 +58,8 @@ def _tried(settings: SchedulerSettings, loaded: Sequence[ObservedStage]) -> Iter
 def _running(stage: ObservedStage) -> tuple[int, float]:
     """How many decoded, and with how many tokens in all of their contexts: above it for a tenth of the time only."""
     moments = np.linspace(stage.requests[0].sent_at, stage.requests[-1].sent_at, 400)
-    counts, tokens = np.zeros(len(moments)), np.zeros(len(moments))
+    counts = np.zeros(len(moments))
+    tokens = np.zeros(len(moments))
     for one in stage.requests:
         here = (moments >= one.token_at[0]) & (moments < one.token_at[-1])
         counts += here

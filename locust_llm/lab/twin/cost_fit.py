@@ -83,7 +83,8 @@ def group_replays(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
 ) -> list[ReplayGroup]:
     """The probe request by request; a stage by its means, as in a closed loop single requests drift away from a replay."""
-    noise, found = model.noise, list[ReplayGroup]()
+    noise = model.noise
+    found = list[ReplayGroup]()
     requests = [one for episode in episodes for one in episode.requests]
     ends = np.cumsum([len(episode.requests) for episode in episodes])
     if requests:
@@ -93,7 +94,8 @@ def group_replays(
         found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
     paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
     for stage in stages:
-        count, replay = len(stage.requests), replay_stage(model, stage)
+        count = len(stage.requests)
+        replay = replay_stage(model, stage)
         if stage.users == 1:  # nobody drifts away alone
             each = np.linspace(0, count - 1, min(count, MOST_EACH)).round().astype(int)
             shares = (each[:, None] == np.arange(count)).astype(float)
@@ -111,7 +113,8 @@ def _group(
     paused: float = 1.0,
 ) -> ReplayGroup:  # fmt: skip
     prompts = np.array([float(one.prompt_tokens) for one in requests])
-    ttft_s, decode_s = times(requests, "ttft_s") / paused, times(requests, "decode_s") / paused
+    ttft_s = times(requests, "ttft_s") / paused
+    decode_s = times(requests, "decode_s") / paused
     return ReplayGroup(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
 
 
@@ -130,7 +133,8 @@ def rows(
         times_drawn = np.ones(len(group.ttft_s)) if drawn is None else drawn[number]
         shares = group.shares * times_drawn
         total = shares.sum(axis=1)
-        shares, total = shares[total > 0], total[total > 0]
+        shares = shares[total > 0]
+        total = total[total > 0]
         shares = shares / total[:, None]
         single = len(group.shares) > 1  # an equation a request: drawn twice, it counts twice
         for part, took, begins in zip(
@@ -178,7 +182,8 @@ def solve(among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKE
 def solve_rows(given: Rows, free_tokens: float) -> Solved:
     columns, target = given.columns / given.errors[:, None], given.seconds / given.errors
     known = np.array([bool(np.isfinite(row).all()) for row in columns])
-    columns, weights = np.where(known[:, None], columns, 0.0), known.astype(float)
+    columns = np.where(known[:, None], columns, 0.0)
+    weights = known.astype(float)
     found = least_squares(columns * weights[:, None], target * weights)
     for _ in range(2 if known.any() else 0):
         off = np.abs(columns @ found - target)
@@ -273,7 +278,8 @@ def _typical(cost: StepCosts) -> float:
 def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
     """The fit again, each time on requests that were drawn with replacement, in the blocks that belong together; what they
     were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9, by cases)."""
-    random, free = np.random.default_rng(seed), fitted.model.cost.free_tokens
+    random = np.random.default_rng(seed)
+    free = fitted.model.cost.free_tokens
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
     for _ in range(count):
         drawn = [_drawn(group, random) for group in fitted.groups]

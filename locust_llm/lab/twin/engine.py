@@ -158,7 +158,9 @@ class Admitting(simulated.BatchEngine):
         """Rounds one after the other, up to the one in which the next timer is due, or with which somebody ends: as steps
         by themselves would be."""
         decoding, blocks, steps, at = self.scheduler.decoding, self.scheduler.blocks, self.steps, self._due
-        count, last, until = len(decoding.sequences), decoding.next_end, self.clock.next_at
+        count = len(decoding.sequences)
+        last = decoding.next_end
+        until = self.clock.next_at
         enough = 2 * count  # free blocks
         while True:
             took_s = steps.took(at, StepWork(count, count, decoding.num_context_tokens))

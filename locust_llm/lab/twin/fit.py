@@ -51,7 +51,8 @@ def fit_twin(
 
 
 def _doubts(stages: Sequence[ObservedStage]) -> Iterator[str]:
-    sent, failed = sum(len(one.requests) + one.failed for one in stages), sum(one.failed for one in stages)
+    sent = sum(len(one.requests) + one.failed for one in stages)
+    failed = sum(one.failed for one in stages)
     if failed > MAX_FAILED_SHARE * sent:
         yield f"{failed:,} of {sent:,} requests of the sweep failed: what the server does without failures was not seen"
 
@@ -63,7 +64,8 @@ def _requests(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) 
 def ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> Ranges:
     requests = _requests(episodes, stages)
     of_sweep = [one for stage in stages for one in stage.requests]
-    users, rates = [one.users for one in stages if one.users], [one.rate for one in stages if one.rate]
+    users = [one.users for one in stages if one.users]
+    rates = [one.rate for one in stages if one.rate]
     return Ranges(
         users=(min(users), max(users)) if users else (0, 0),
         rate=(min(rates), max(rates)) if rates else (0.0, 0.0),

@@ -96,7 +96,8 @@ class Folder:
 def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     """Of one probe, and of one sweep or several runs of one load each. Raises ValueError of one sentence."""
     folders = [Folder(path) for path in paths]
-    probes, others = [one for one in folders if one.is_probe], [one for one in folders if not one.is_probe]
+    probes = [one for one in folders if one.is_probe]
+    others = [one for one in folders if not one.is_probe]
     given = ", ".join(str(one.path) for one in folders)
     if not probes:
         raise ValueError(f"none of these is a probe: {given}. Make one: locust-llm probe --host URL")
@@ -111,13 +112,15 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
         )
     _same_server(folders)
     found = [read_folder_loads(one) for one in others]
-    sent, failed = sum(one.sent for one in found), sum(one.failed for one in found)
+    sent = sum(one.sent for one in found)
+    failed = sum(one.failed for one in found)
     if failed > MAX_FAILED_SHARE * sent:
         raise ValueError(
             f"{failed:,} of {sent:,} requests of the sweep failed: how fast the server is cannot be told from the rest. Its "
             f"report says why they failed: {others[0].path}"
         )
-    stages, notes = [s for one in found for s in one.stages], [n for one in found for n in one.notes]
+    stages = [s for one in found for s in one.stages]
+    notes = [n for one in found for n in one.notes]
     if not stages:
         raise ValueError(f"no load of {', '.join(str(one.path) for one in others)} can be used: {'; '.join(notes)}")
     probe = probes[0]
@@ -180,17 +183,18 @@ def read_folder_loads(folder: Folder) -> Loads:
     ):  # fmt: skip
         if wrong:
             raise ValueError(f"a twin cannot be fitted to {folder.path}: {why}")
-    stages, notes, sent, failed = list[ObservedStage](), list[str](), 0, 0
+    stages = list[ObservedStage]()
+    notes = list[str]()
+    sent = 0
+    failed = 0
     parts = list(_parts(folder))
     for part in parts:
         stage, said = of_part(part)
         sent += len(part.records)
         failed += sum(_failed(record) for record in part.records)
         if (client := _client(folder, part)) is not None and client.level != CLIENT_OK:
-            stage, said = (
-                None,
-                [f"{part.name} left out: the client verdict is {client.level} ({'; '.join(client.reasons)})"],
-            )
+            stage = None
+            said = [f"{part.name} left out: the client verdict is {client.level} ({'; '.join(client.reasons)})"]
         stages += [stage] if stage is not None else []
         notes += said
     if not sent:
@@ -200,7 +204,8 @@ def read_folder_loads(folder: Folder) -> Loads:
 
 
 def _parts(folder: Folder) -> Iterator[LoadRecords]:
-    settings, records = folder.run.settings, list(RecordFile(folder.path / RECORDS))
+    settings = folder.run.settings
+    records = list(RecordFile(folder.path / RECORDS))
     if not settings.sweep and not folder.run.stages:
         users = 0 if settings.open_loop else settings.users or 1
         name = f"{folder.run.name}, {format_count(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
@@ -251,7 +256,8 @@ def of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
         return None, [
             f"{part.name} left out: {inside:.1f} requests were in flight on average, so users paused between two"
         ]
-    failed, cut = sum(map(_failed, sent)), sum(one.outcome in (CUT, CANCELLED) for one in sent)
+    failed = sum(map(_failed, sent))
+    cut = sum(one.outcome in (CUT, CANCELLED) for one in sent)
     notes = [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"] if cut > MAX_CUT_SHARE * len(sent) else []
     return ObservedStage(part.users, part.rate, tuple(requests), failed), notes
 
@@ -272,7 +278,8 @@ def _with_all_users(sent: Sequence[Record]) -> list[Record]:
 
 def _in_flight(sent: Sequence[Record]) -> float:
     """The mean number, from the first send to the last."""
-    begin, end = _sent_at(sent[0]), _sent_at(sent[-1])
+    begin = _sent_at(sent[0])
+    end = _sent_at(sent[-1])
     inside = sum(max(0.0, min(end, one.closed_at + one.clock_offset_s) - _sent_at(one)) for one in sent)
     return inside / max(end - begin, 1e-9)
 

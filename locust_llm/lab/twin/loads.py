@@ -46,7 +46,8 @@ def simulated(
 ) -> ObservedStage:
     """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate. Of one seed the
     requests are the same, whatever the model and its settings: they are drawn before its noise."""
-    random, clock = Random(seed), VirtualClock()
+    random = Random(seed)
+    clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
     requests = [VirtualRequest(*one) for one in stratified(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
@@ -79,7 +80,8 @@ def again(
 
 
 def _stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> ObservedStage:
-    rows, late = sorted(virtual.run(), key=lambda row: row.asked_at), np.random.default_rng(seed)
+    rows = sorted(virtual.run(), key=lambda row: row.asked_at)
+    late = np.random.default_rng(seed)
     return ObservedStage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
 
 

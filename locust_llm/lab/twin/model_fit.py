@@ -55,7 +55,8 @@ def score(model: ServerModel, episodes: Sequence[IdleEpisode]) -> float:
         _distance(said, times(requests, name))
         for name, said in (("ttft_s", replay.ttft_s), ("decode_s", replay.decode_s), ("stall_s", replay.stall_s))
     ]
-    counts, at = list[tuple[float, float]](), 0
+    counts = list[tuple[float, float]]()
+    at = 0
     for episode in episodes:
         here = slice(at, at := at + len(episode.requests))
         if episode.beside:
@@ -77,7 +78,8 @@ def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside:
     prompt. A token that came half a gap after the last prompt's first token came with it. 0 where no decoder lasted. Each
     request: send, chunks, tokens a chunk."""
     prompts, decoders = requests[-beside:], requests[:-beside]
-    begin, first = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
+    begin = prompts[0][0]
+    first = max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
     counts = []
     for _, at, a_chunk in decoders:
         if len(at) > 1 and at[-1] > first:
@@ -96,7 +98,8 @@ def choose_settings(
     """Candidates with the costs that suit each best, the best first: all of them roughly, then the best few exactly, with a
     front that reads the prompts' tokens before the scheduler has them, and with one that takes no time for them. Times of
     single prompts hardly tell the two apart; what decoders got meanwhile does."""
-    rough, cost = list[Scored](), begin
+    rough = list[Scored]()
+    cost = begin
     free: Sequence[float] = FREE_TOKENS
     most = len(among) + 2 * min(len(among), FINALISTS)
     for number, settings in enumerate(among):

@@ -39,7 +39,8 @@ def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> 
     off = [[gap / usual - 1 for gap in gaps] for gaps in streams]
     single = [one for gaps in off for one in gaps if _is_single(one)]
     pairs = [one * other for gaps in off for one, other in pairwise(gaps) if _is_single(one) and _is_single(other)]
-    variance, middle = float(np.var(single)), fmean(single)
+    variance = float(np.var(single))
+    middle = fmean(single)
     chunks = min(max(0.0, middle**2 - fmean(pairs)), variance / 2) if pairs else 0.0
     alone = [stream[0] for stream in every]  # a pause is everybody's
     pauses = [gap - usual for gaps in alone for gap in gaps if gap > PAUSE * usual]
@@ -61,7 +62,9 @@ def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> 
 def _long(episodes: Sequence[IdleEpisode], model: ServerModel) -> float | None:
     """Standard deviation of the logarithm of a prompt's step: measured / replayed, step by step, by their median absolute
     deviation, as some meet a pause. None: there are too few."""
-    replay, at, off = replay_episodes(model, episodes), 0, list[float]()
+    replay = replay_episodes(model, episodes)
+    at = 0
+    off = list[float]()
     for episode in episodes:
         prompts = range(at + len(episode.requests) - episode.beside, at + len(episode.requests))
         if episode.beside and at < prompts[0]:

@@ -21,8 +21,10 @@ def least_squares(columns: Array, target: Array) -> Array:
     size[size == 0] = np.inf
     scaled = columns / size
     gram, right = scaled.T @ scaled, scaled.T @ target
-    count, least = columns.shape[1], NOTHING * float(target @ target)
-    best, best_gain = np.zeros(count), 0.0
+    count = columns.shape[1]
+    least = NOTHING * float(target @ target)
+    best = np.zeros(count)
+    best_gain = 0.0
     for number in range(1, count + 1):
         subsets = np.array(list(combinations(range(count), number)))
         inner = gram[subsets[:, :, None], subsets[:, None, :]]
@@ -34,6 +36,7 @@ def least_squares(columns: Array, target: Array) -> Array:
         most = float(gains.max(initial=0.0))
         if most > best_gain + least:
             first = int(np.argmax(gains >= most - least))
-            best, best_gain = np.zeros(count), most
+            best = np.zeros(count)
+            best_gain = most
             best[subsets[first]] = found[first]
     return np.asarray(best / size)

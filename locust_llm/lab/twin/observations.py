@@ -91,7 +91,8 @@ def episodes_of(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
     by_number = defaultdict[int, list[ProbeResult]](list)
     for one in results:
         by_number[one.episode].append(one)
-    found, again = list[IdleEpisode](), set[int]()
+    found = list[IdleEpisode]()
+    again = set[int]()
     for _, some in sorted(by_number.items()):
         first = some[0]
         repeated = first.kind == "again" and first.round in again

@@ -124,7 +124,8 @@ def _variances(logs: Sequence[float]) -> tuple[float, float]:
 
 def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
     """95% of a cost, which is not below 0, from its draws."""
-    about, wide = fmean(drawn), WIDTH * stdev(drawn)
+    about = fmean(drawn)
+    wide = WIDTH * stdev(drawn)
     return max(0.0, about - wide), about + wide
 
 

@@ -66,7 +66,9 @@ class Replay(NamedTuple):
 
 def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Replay:
     """Each sent as it was, to an idle engine."""
-    clock, steps, rows = VirtualClock(), list[Step](), list[VirtualResult]()
+    clock = VirtualClock()
+    steps = list[Step]()
+    rows = list[VirtualResult]()
     virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = list[VirtualRequest]()
     for episode in episodes:
@@ -84,9 +86,11 @@ def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[Observe
     """The requests of the episodes, in the order of the replay. Equal prompts that were sent together are exchanged until
     they have their first tokens in the order in which the replay has them: which of them a server takes first says nothing
     of what it costs."""
-    found, at = list[ObservedRequest](), 0
+    found = list[ObservedRequest]()
+    at = 0
     for episode in episodes:
-        requests, begin = list(episode.requests), len(episode.requests) - episode.together
+        requests = list(episode.requests)
+        begin = len(episode.requests) - episode.together
         first_at = replay.first_at[at + begin : at + len(requests)]
         order = np.argsort(np.argsort(first_at, kind="stable"), kind="stable")
         ranked = sorted(requests[begin:], key=lambda one: one.token_at[0])
@@ -97,7 +101,8 @@ def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[Observe
 
 def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
     """See `send_again`."""
-    clock, steps = VirtualClock(), list[Step]()
+    clock = VirtualClock()
+    steps = list[Step]()
     virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = send_again(stage, virtual)
     clock.run()
@@ -108,7 +113,8 @@ def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
     """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
     Else each as it was sent."""
     requests = [_request(one) for one in stage.requests]
-    begin, pinned = stage.requests[0].sent_at, stage.users or len(requests)
+    begin = stage.requests[0].sent_at
+    pinned = stage.users or len(requests)
     others = iter(requests[pinned:])
 
     def following() -> None:

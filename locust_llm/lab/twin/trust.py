@@ -99,7 +99,8 @@ def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
     """``offs``: each with the variance that is known of it. What has to be added to these for the squares to be as large as
     they should be, 1 on average, so that those that are hardly known hardly count (Paule & Mandel, "Consensus Values and
     Weighting Factors", 1982; their mean is 0 here)."""
-    least, most = 0.0, max(off * off for off, _ in offs)
+    least = 0.0
+    most = max(off * off for off, _ in offs)
     for _ in range(HALVINGS if most else 0):
         middle = (least + most) / 2
         if fmean(off * off / (known + middle) for off, known in offs) > 1:

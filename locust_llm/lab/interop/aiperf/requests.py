@@ -38,7 +38,8 @@ def is_one(raw: bytes) -> bool:
 
 def read(raw: bytes, path: Path) -> Imported:
     """Raises Unusable where it is a run of locust-llm's own."""
-    found, unread = list[Record](), list[str]()
+    found = list[Record]()
+    unread = list[str]()
     base_ns: int | None = None
     for place, one in enumerate(raw.splitlines(), 1):
         if not one.strip():
@@ -99,11 +100,10 @@ def whole_ns(value: object) -> int:
 
 
 def _record(document: object, place: int, base_ns: int) -> Record:
-    about, metrics = nested_value(document, "metadata"), nested_value(document, "metrics")
-    start_ns, end_ns = (
-        whole_ns(nested_value(about, "request_start_ns")),
-        whole_ns(nested_value(about, "request_end_ns")),
-    )
+    about = nested_value(document, "metadata")
+    metrics = nested_value(document, "metrics")
+    start_ns = whole_ns(nested_value(about, "request_start_ns"))
+    end_ns = whole_ns(nested_value(about, "request_end_ns"))
     ack = nested_value(about, "request_ack_ns")
     error = nested_value(document, "error")
     words = (
@@ -142,13 +142,12 @@ def _record(document: object, place: int, base_ns: int) -> Record:
 
 def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
     """None of an answer that was not streamed."""
-    first, latency = _time(metrics, "time_to_first_token"), _time(metrics, "request_latency")
+    first = _time(metrics, "time_to_first_token")
+    latency = _time(metrics, "request_latency")
     if first is None:
         return (), True
-    gaps, unit = (
-        nested_value(metrics, "inter_chunk_latency", "value"),
-        read_text(nested_value(metrics, "inter_chunk_latency", "unit")),
-    )
+    gaps = nested_value(metrics, "inter_chunk_latency", "value")
+    unit = read_text(nested_value(metrics, "inter_chunk_latency", "unit"))
     if not isinstance(gaps, list):
         last = first if latency is None else latency
         return ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)

@@ -36,7 +36,9 @@ def run_audit(words: list[str]) -> int:
     parser.add_argument("--verbose", action="store_true", help="also what holds")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(words)
-    statuses, results, unread = list[int](), list[dict[str, object]](), 0
+    statuses = list[int]()
+    results = list[dict[str, object]]()
+    unread = 0
     for path in options.files:
         try:
             loads = metrics_registry.read_figures(path)

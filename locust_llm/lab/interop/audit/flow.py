@@ -28,7 +28,9 @@ def check_request_count(figures: Figures) -> Iterator[Finding]:
 
 def check_token_throughput(figures: Figures) -> Iterator[Finding]:
     """Tokens a second are requests a second times tokens a request."""
-    rate, out, each = _rate(figures), figures.output_tokens_per_s, figures.output_tokens.avg
+    rate = _rate(figures)
+    out = figures.output_tokens_per_s
+    each = figures.output_tokens.avg
     if rate is not None and out is not None and each is not None:
         words = f"{rate:.4g} requests/s x {each:.4g} output tokens = {rate * each:,.4g}/s; said: {out:,.4g}/s"
         yield check_equal("tokens/s", out, rate * each, words)
@@ -66,7 +68,8 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
         f"{format_seconds_or_ms(last)} latency - {format_seconds_or_ms(first)} TTFT = {format_seconds_or_ms(took)} of decode; "
         f"{format_seconds_or_ms(each.avg)} a token x ({count:.4g} - 1) tokens {source} = {format_seconds_or_ms(must)}"
     )
-    least, most = each.min or 0.0, inf if each.max is None else each.max
+    least = each.min or 0.0
+    most = inf if each.max is None else each.max
     if known is not None and not least * (count - 1) * (1 - OFF) <= took <= most * (count - 1) * (1 + OFF):
         verdict = AuditOutcome.IMPOSSIBLE
     elif abs(took - must) > LENGTH_OFF * max(took, must):
@@ -80,7 +83,9 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
 
 def check_littles_law(figures: Figures) -> Iterator[Finding]:
     """Little's law, Operations Research 9 (1961): requests in flight on average = requests/s x mean latency."""
-    rate, latency, most = _rate(figures), figures.latency.avg, figures.concurrency
+    rate = _rate(figures)
+    latency = figures.latency.avg
+    most = figures.concurrency
     if figures.most_in_flight is not None and most:
         words = f"{figures.most_in_flight:,} in flight at most, of {most:,} allowed"
         yield check_at_most("in flight", figures.most_in_flight, most, words, 0)
@@ -103,7 +108,9 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
 
 def check_littles_law_of_prefills(figures: Figures) -> Iterator[Finding]:
     """The same of the time to the first token, where requests before their first token are limited."""
-    rate, first, most = _rate(figures), figures.ttft.avg, figures.prefill_concurrency
+    rate = _rate(figures)
+    first = figures.ttft.avg
+    most = figures.prefill_concurrency
     if rate is not None and first is not None and most:
         waiting = f"{rate * first:.4g} requests awaiting their first token on average"
         words = f"{rate:.4g}/s x {format_seconds_or_ms(first)} TTFT = {waiting}; {most:,} allowed"
@@ -171,7 +178,8 @@ def failures(figures: Figures) -> Iterator[Finding]:
 
 
 def check_goodput(figures: Figures) -> Iterator[Finding]:
-    good, rate = figures.goodput_per_s, _rate(figures)
+    good = figures.goodput_per_s
+    rate = _rate(figures)
     if good is not None and rate is not None:
         yield check_at_most("goodput", good, rate, f"goodput {good:.4g}/s <= {rate:.4g} requests/s")
 

@@ -114,7 +114,8 @@ def check_sample_count(figures: Figures) -> Iterator[Finding]:
 
 def check_chunks_apart(figures: Figures) -> Iterator[Finding]:
     """Where half of the gaps are nearly 0 chunks came together: ITL is then of reads, not of tokens."""
-    middle, avg = figures.itl.percentiles.get(50.0), figures.itl.avg
+    middle = figures.itl.percentiles.get(50.0)
+    avg = figures.itl.avg
     if middle is not None and avg:
         words = f"ITL p50 {format_seconds_or_ms(middle)} beside a mean of {format_seconds_or_ms(avg)}"
         together = middle < 0.05 * avg

@@ -16,7 +16,8 @@ def is_one(document: Document) -> bool:
 
 def read(document: Document) -> list[Figures]:
     """``document``: the summary; under PERCENTILES the other file, where it is there."""
-    places, rate = whole(document.get("Concurrency")), read_finite_or_nan(document.get("Request Rate (req/s)"))
+    places = whole(document.get("Concurrency"))
+    rate = read_finite_or_nan(document.get("Request Rate (req/s)"))
     return [
         Figures(
             tool="evalscope",

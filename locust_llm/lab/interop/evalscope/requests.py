@@ -62,7 +62,8 @@ def read(path: Path) -> list[Imported]:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
         raise Unusable(f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})") from None
     arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
-    users, rate = whole(nested_value(arguments, "parallel")), read_finite_or_nan(nested_value(arguments, "rate"))
+    users = whole(nested_value(arguments, "parallel"))
+    rate = read_finite_or_nan(nested_value(arguments, "rate"))
     open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
     return [
         Imported(
@@ -97,7 +98,8 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
         ended_s = max(ended_s, *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11), 0.0)
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
-    found, unread = list[Record](), list[str]()
+    found = list[Record]()
+    unread = list[str]()
     order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
     for place, rowid in enumerate(order, 1):  # row by row: SQLite would keep all of them, texts included, to sort them
         row = database.execute(f"SELECT {chosen} FROM {TABLE} WHERE rowid = ?", (rowid,)).fetchone()
@@ -138,7 +140,8 @@ def _body(row: Mapping[str, object]) -> _Body:
 
 
 def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
-    sent_s, closed_s = finite(row["start_time"], "start time"), finite(row["completed_time"], "end")
+    sent_s = finite(row["start_time"], "start time")
+    closed_s = finite(row["completed_time"], "end")
     body = _body(row)
     fields: dict[str, Any] = {
         "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
@@ -155,7 +158,8 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
 
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
-    first, latency = read_duration(row["first_chunk_latency"], "TTFT"), read_duration(row["latency"], "latency")
+    first = read_duration(row["first_chunk_latency"], "TTFT")
+    latency = read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])
     try:
         gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None

@@ -38,7 +38,8 @@ def _load(document: Document, one: object) -> Imported:
     scheduled = kind in SCHEDULED
     if not any(isinstance(nested_value(one, "requests", end), list) for end in ENDS):
         raise Unusable("it has no list of its requests (guidellm leaves it out of summaries)")
-    found, unread = list[Record](), list[str]()
+    found = list[Record]()
+    unread = list[str]()
     for place, (end, request) in enumerate(_requests(one), 1):
         try:
             found.append(_record(request, end, place, scheduled))
@@ -73,11 +74,13 @@ def _record(request: object, end: str, place: int, scheduled: bool) -> Record:
     words = read_text(nested_value(request, "info", "error"))
     failure = outcome(None, words or "errored") if end == "errored" else {}
     failure = {"outcome": "cut"} if end == "incomplete" else failure
-    first, last = nested_value(about, "first_token_iteration"), nested_value(about, "last_token_iteration")
+    first = nested_value(about, "first_token_iteration")
+    last = nested_value(about, "last_token_iteration")
     stamps: tuple[int, ...] = ()
     complete = True
     if first is not None and last is not None:
-        begins, finishes = finite(first, "first token") - sent_s, finite(last, "last token") - sent_s
+        begins = finite(first, "first token") - sent_s
+        finishes = finite(last, "last token") - sent_s
         if begins < 0:
             raise Unusable("its first token is before its start")
         stamps, complete = first_and_last_chunk_us(begins, finishes)

@@ -13,7 +13,8 @@ def is_one(document: Document) -> bool:
 
 
 def read(document: Document) -> list[Figures]:
-    load, found = document.get("load_summary"), document.get("successes")
+    load = document.get("load_summary")
+    found = document.get("successes")
     places = whole(nested_value(load, "concurrency"))
 
     def of(*path: str) -> Distribution:

@@ -36,7 +36,8 @@ def is_one(document: object) -> bool:
 
 def read(document: Sequence[object], path: Path) -> list[Imported]:
     """Of several stages only the first has its load beside it, so they have none."""
-    found, unread = list[Record](), list[str]()
+    found = list[Record]()
+    unread = list[str]()
     ended_s = max(
         (end for one in document if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11),
         default=0.0,
@@ -86,7 +87,8 @@ def _model(document: Sequence[object]) -> str:
 
 def _record(one: object, place: int, base_s: float) -> Record:
     """One chunk may hold several tokens: they have one time."""
-    sent_s, closed_s = finite(nested_value(one, "start_time"), "start"), finite(nested_value(one, "end_time"), "end")
+    sent_s = finite(nested_value(one, "start_time"), "start")
+    closed_s = finite(nested_value(one, "end_time"), "end")
     error = nested_value(one, "error")
     words = (
         read_text(error)

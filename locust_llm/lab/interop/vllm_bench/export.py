@@ -30,7 +30,8 @@ def build_vllm_bench_result(
     s, run = found.run.settings, found.run
     if s.endpoint_type not in BACKENDS:
         raise NotExported(f"vllm bench has no figures of the endpoint type {s.endpoint_type}")
-    n, backend = len(found.ok), BACKENDS[s.endpoint_type]
+    n = len(found.ok)
+    backend = BACKENDS[s.endpoint_type]
     rate = (s.request_rate or s.user_centric_rate) if s.open_loop else None
     burstiness = PATTERNS.get(s.arrival_pattern, s.arrival_smoothness) if s.open_loop else None
     try:
@@ -63,7 +64,8 @@ def build_vllm_bench_result(
 def _rates(found: MeasuredRun) -> dict[str, float | None]:
     """Those that need tokens only where all requests have them. Goodput is None there without a rule; ours may be of other
     rules, so it is None here."""
-    n, lasted_s = len(found.ok), found.duration_s
+    n = len(found.ok)
+    lasted_s = found.duration_s
     if lasted_s <= 0:
         return {"request_goodput": None}
     rates: dict[str, float | None] = {"request_throughput": n / lasted_s, "request_goodput": None}

@@ -36,7 +36,8 @@ def read(document: Document, path: Path) -> list[Imported]:
         raise Unusable("it has no list of its requests (vllm bench serve writes one with --save-detailed)")
     if not isinstance(lists["start_times"], list):
         raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
-    rate, burstiness = read_finite_or_nan(document.get("request_rate")), read_finite_or_nan(document.get("burstiness"))
+    rate = read_finite_or_nan(document.get("request_rate"))
+    burstiness = read_finite_or_nan(document.get("burstiness"))
     open_loop = rate is not None and 0 < rate < float("inf")
     found, unread = _records(lists, read_text(document.get("date")), path)
     asked = (whole(document.get("completed")) or 0) + (whole(document.get("failed")) or 0)
@@ -57,7 +58,8 @@ def read(document: Document, path: Path) -> list[Imported]:
 
 
 def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
-    found, unread = list[Record](), list[str]()
+    found = list[Record]()
+    unread = list[str]()
     starts = [
         value for one in lists["start_times"] if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
     ]

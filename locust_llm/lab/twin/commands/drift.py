@@ -69,7 +69,8 @@ def _measured(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> 
     if not options.host:
         raise DriftRefused("twin drift takes --host URL: the twin does not say of what server it is")
     folder = started_in(options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S"))
-    prompts, outputs = [one for one, _ in twin.lengths], [one for _, one in twin.lengths]
+    prompts = [one for one, _ in twin.lengths]
+    outputs = [one for _, one in twin.lengths]
     share_s = options.time / len(users)
     words = [
         "run", *server_words(options), "--headless", f"--sweep=concurrency={','.join(map(str, users))}",

@@ -84,5 +84,6 @@ def _nearest(lengths: Lengths) -> Iterator[str]:
 
 
 def _said(tokens: list[int]) -> str:
-    least, most = min(tokens), max(tokens)
+    least = min(tokens)
+    most = max(tokens)
     return f"{most:,}" if least == most else f"{least:,} to {most:,} (mean {fmean(tokens):,.0f})"

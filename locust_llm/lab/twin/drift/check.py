@@ -72,7 +72,8 @@ def reference(
     model: ServerModel, stages: Sequence[ObservedStage], replays: int = REPLAYS_OF_REFERENCE
 ) -> tuple[Reference, ...]:
     """Of the closed loops among these stages."""
-    found, still = list[Reference](), ServerChange("", "", model)
+    found = list[Reference]()
+    still = ServerChange("", "", model)
     for stage in stages:
         if stage.users:
             drawn = [replayed(still, stage, SEED - 1 - i) for i in range(replays)]
@@ -124,7 +125,8 @@ def null(twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS) ->
     by_name = {(one.users, one.figure): one for one in twin.reference}
     known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
     drawn = np.array([_traits(ServerChange("", "", model), stages, SEED + i) for i in range(replays)])
-    still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
+    still = np.array([one.off for one in known])
+    error = np.array([one.error for one in known])
     shared = np.tile(TIMES, len(stages))
     between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
     own = 2 * error**2  # of the requests of the sweep, and of those of the minute

@@ -52,7 +52,8 @@ def lines(found: Drift, known: Null, stages: Sequence[ObservedStage], names: Seq
 
 def format_shift(shift: Shift) -> str:
     """With its size where it has one: ``every step, +9.8% (+7.1% to +12.6%)``."""
-    change, ends = shift.change, [shift.times + wide * shift.error for wide in (0.0, -1.96, 1.96)]
+    change = shift.change
+    ends = [shift.times + wide * shift.error for wide in (0.0, -1.96, 1.96)]
     if change.size:
         about, low, high = (f"{math.expm1(end * math.log(MORE)):+.1%}" for end in ends)
         return f"{change.words}, {about} ({low} to {high})"

@@ -75,7 +75,8 @@ def of_trace(path: str) -> PlannedArrivals:
         raise ValueError(
             f"--arrivals {path[:200]}: there is no such file; for a rate write 1.4/s, 5000/h or 120000/day"
         )
-    times, lengths = array("d"), list[tuple[int, int]]()
+    times = array("d")
+    lengths = list[tuple[int, int]]()
     for item in Dataset(path):
         for turn in item.turns:
             if turn.at_s is None:

@@ -178,7 +178,8 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
     if len(set(hours)) == 1:
         return
     yield Heading("The day")
-    most, bursts = max(hours), plan.arrivals.peak / max(hours)
+    most = max(hours)
+    bursts = plan.arrivals.peak / max(hours)
     rows = tuple(
         (
             f"{hour:02}", format_brief(one, digits=3), str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
@@ -191,7 +192,8 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
 
 def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
     """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's load."""
-    found, shape = plan.fleet, bool(plan.only_shape)
+    found = plan.fleet
+    shape = bool(plan.only_shape)
     return {
         "schema": SCHEMA,
         "twin": {"file": plan.name, "verdict": plan.twin.trust.verdict, "error": plan.twin.trust.error},

@@ -64,7 +64,8 @@ class _Scale:
             yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
             yield f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{format_brief(value)}</text>'
         yield f'<text class=axis x=-54 y="{TOP - 12}">output tokens/s</text>'
-        least, most = math.exp(self._low), math.exp(self._low + self._wide)
+        least = math.exp(self._low)
+        most = math.exp(self._low + self._wide)
         steps = [
             m * 10.0**e for e in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1) for m in TICKS
         ]
@@ -87,7 +88,8 @@ def _limit(scale: _Scale, rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def _dot(scale: _Scale, row: WhatIfRow, size: float) -> str:
-    x, y = scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about)
+    x = scale.x(row.answers[scale.figure].about)
+    y = scale.y(row.answers[THROUGHPUT].about)
     hue = HUES.get(row.status, "var(--dot)")
     fill = "var(--back)" if row.beyond else hue
     told = f"<title>{_text(_about(row, scale.figure))}</title>"
@@ -115,7 +117,8 @@ def _line(scale: _Scale, best: Sequence[WhatIfRow]) -> Iterator[str]:
 def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
     """A dot of the frontier with its intervals."""
     wait, tokens = row.answers[scale.figure], row.answers[THROUGHPUT]
-    x, y = scale.x(wait.about), scale.y(tokens.about)
+    x = scale.x(wait.about)
+    y = scale.y(tokens.about)
     yield f'<line x1="{scale.x(wait.low)}%" x2="{scale.x(wait.high)}%" y1="{y}" y2="{y}" stroke="var(--muted)"/>'
     yield f'<line x1="{x}%" x2="{x}%" y1="{scale.y(tokens.low)}" y2="{scale.y(tokens.high)}" stroke="var(--muted)"/>'
     yield _dot(scale, row, 4.5)

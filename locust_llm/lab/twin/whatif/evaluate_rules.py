@@ -50,7 +50,9 @@ def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
     if falls_behind(answers) and rule.less_is_better:
         return NOT_MET
     holds = {rule.holds(answer.low), rule.holds(answer.high)}
-    return OPEN if len(holds) > 1 else MET if holds == {True} else NOT_MET
+    if len(holds) > 1:
+        return OPEN
+    return MET if holds == {True} else NOT_MET
 
 
 def status(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:

@@ -138,7 +138,9 @@ def _asked(load: OfferedLoad, values: dict[str, Value], fitted: SchedulerSetting
 
 
 def _text(value: Value) -> str:
-    return NONE if value is None else value if isinstance(value, str) else f"{value:.15g}"
+    if value is None:
+        return NONE
+    return value if isinstance(value, str) else f"{value:.15g}"
 
 
 def as_fitted(case: Case) -> Case:
@@ -149,7 +151,8 @@ def as_fitted(case: Case) -> Case:
 def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
     """Why no server runs with these, one clause; empty: it may."""
     budget, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
-    longest, most = max(prompt for prompt, _ in lengths), max(prompt + output for prompt, output in lengths)
+    longest = max(prompt for prompt, _ in lengths)
+    most = max(prompt + output for prompt, output in lengths)
     if settings.kv_tokens is not None and settings.kv_tokens // BLOCK_SIZE * BLOCK_SIZE < most:
         return f"a KV cache of {settings.kv_tokens:,} tokens does not hold a request of {most:,}"
     if settings.policy in WHOLE_PROMPTS and budget < longest:
@@ -173,7 +176,8 @@ def possible(
     cases: Iterable[Case], fitted: SchedulerSettings, lengths: Lengths
 ) -> tuple[list[Case], dict[str, list[str]]]:
     """(those that can be, why others cannot: by reason, their names)."""
-    found, why = list[Case](), dict[str, dict[str, None]]()
+    found = list[Case]()
+    why = dict[str, dict[str, None]]()
     for case in cases:
         if reason := impossible(case.asked.settings or fitted, lengths):
             why.setdefault(reason, {})[case.name] = None

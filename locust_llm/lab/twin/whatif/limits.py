@@ -94,7 +94,8 @@ def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
             "measured)"
         )
     for name in ("max_num_seqs", "kv_tokens"):
-        here, there = getattr(settings, name), getattr(fitted, name)
+        here = getattr(settings, name)
+        there = getattr(fitted, name)
         if there is not None and (here is None or here > there):
             yield f"{name.replace('_', '-')} of {'no limit' if here is None else f'{here:,}'} (the server had {there:,})"
 

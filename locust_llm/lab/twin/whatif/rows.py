@@ -83,7 +83,8 @@ class Asker(NamedTuple):
 
     def rows(self, cases: Sequence[Case], on_progress: Progress, processes: int = 0) -> list[WhatIfRow]:
         """Of all cases, in their order."""
-        models, figures = self.models, figures_to_ask(self.rules)
+        models = self.models
+        figures = figures_to_ask(self.rules)
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
         asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
@@ -155,7 +156,8 @@ def frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
     """Those of which no other has more throughput and less of ``figure``, by rising throughput; rows that fall behind have
     none of it."""
     known = [row for row in rows if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind]
-    found, least = list[WhatIfRow](), float("inf")
+    found = list[WhatIfRow]()
+    least = float("inf")
     for row in sorted(known, key=lambda row: (-row.throughput, row.answers[figure].about)):
         if row.answers[figure].about < least:
             least = row.answers[figure].about

@@ -64,7 +64,8 @@ def simulate_what_ifs(
 
 def _over(processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress: Progress) -> list[Logarithms]:
     size = max(1, min(CHUNK, len(asked) // (4 * processes)))
-    found, done = dict[int, list[Logarithms]](), 0
+    found = dict[int, list[Logarithms]]()
+    done = 0
     executor = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (work,))
     try:
         with _without_interrupts():  # what is started here ignores Ctrl-C: this process ends it
