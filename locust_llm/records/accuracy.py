@@ -50,7 +50,8 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: Ms
     p95_ms: Ms
     p99_ms: Ms
-    """Of fewer than 100 differences the second largest: one alone does not lower a client verdict."""
+    """Of fewer than 100 differences the second largest, for p95 too where they are fewer than 22: one alone does not lower a
+    client verdict."""
     max_ms: Ms
     within: dict[Share, Ms] = {}
     """By share: at most so much of all differences lie beyond this; only shares for which there were enough."""
@@ -129,7 +130,8 @@ def largest_difference_us(reported_us: int, low_ns: int, high_ns: int) -> int:
 def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
     """None of fewer than LEAST."""
     count = differences.count
-    found = differences.percentiles_ms(50, 95, highest_known_percent(count), 100)
+    known = highest_known_percent(count)
+    found = differences.percentiles_ms(50, min(95.0, known), min(99.0, known), 100)
     if count < LEAST or found is None:
         return None
     within = {}

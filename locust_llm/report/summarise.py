@@ -401,6 +401,8 @@ def _evidence_of(
         cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,
+        ttft_off_count=None if ttft is None else ttft.count,
+        gap_off_count=None if gap is None else gap.count,
         gap_p99_ms=gap_p99_ms,
         uncertified=missing,
     )

@@ -92,6 +92,9 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """99 of 100 reported times to first token of sentinel streams lie no further from the true ones."""
     gap_off_ms: float | None = None
     """The same of gaps between chunks."""
+    ttft_off_count: int | None = None
+    gap_off_count: int | None = None
+    """How many differences both are of; None: enough for a p99."""
     gap_p99_ms: float | None = None
     """Of all processes together."""
     required: bool = False
@@ -207,15 +210,16 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
         )
     probed = e.ttft_compared_ms is not None
     ttft_ms, ttft = (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
-    for what, off_ms, figure_ms, name, shares in (
-        (TTFT_OFF, e.ttft_off_ms, ttft_ms, ttft, (0.02, 0.1)),
-        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, "Inter Chunk Latency p99", (0.1, 0.5)),
+    of_ttft, of_gaps = _note(e.ttft_off_count, "sentinel stream"), _note(e.gap_off_count, "gap")
+    for what, off_ms, figure_ms, name, shares, note in (
+        (TTFT_OFF, e.ttft_off_ms, ttft_ms, ttft, (0.02, 0.1), of_ttft),
+        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, "Inter Chunk Latency p99", (0.1, 0.5), of_gaps),
     ):
         if off_ms is not None:
             limits = [
                 make_signal_limit(least, share, figure_ms, name) for least, share in zip(OFF_MS, shares, strict=True)
             ]
-            yield HealthSignal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1])
+            yield HealthSignal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1], note=note)
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
@@ -233,10 +237,10 @@ def _sending(e: ProcessEvidence, lag_ms: float) -> HealthSignal:
     return HealthSignal(SEND_LAG, lag_ms, " ms", SignalLimit(LATE_MS[0]), SignalLimit(LATE_MS[1]), note=note)
 
 
-def _note(count: int) -> str:
-    if count >= FEW:
+def _note(count: int | None, what: str = "request") -> str:
+    if count is None or count >= FEW:
         return ""
-    return f"of {count} requests the second largest" if count > 1 else "of one request"
+    return f"of {count} {what}s the second largest" if count > 1 else f"of one {what}"
 
 
 def judge_client(evidence: Sequence[ProcessEvidence]) -> ClientVerdict | None:

@@ -127,6 +127,17 @@ def test_one_difference_of_few_is_no_p99(count: int, p99_ms: float) -> None:
     assert (found.p99_ms, found.max_ms) == (pytest.approx(p99_ms, abs=1e-3), 8.0)
 
 
+@pytest.mark.parametrize(
+    ("count", "p95_ms", "p99_ms"),
+    [(12, 0.011, 0.011), (21, 0.02, 0.02), (22, 0.02095, 0.021), (101, 0.096, 0.1)],
+)
+def test_no_p95_of_few_differences_is_above_their_p99(count: int, p95_ms: float, p99_ms: float) -> None:
+    """1, 2, 3, ... µs, once each. Of 12 both are the second largest; of 22 p95 is 0.95 of the way from 1 to 22 µs."""
+    found = compute_error_bounds(Histogram(dict.fromkeys(range(1, count + 1), 1)))
+    assert found is not None
+    assert (found.p95_ms, found.p99_ms) == (pytest.approx(p95_ms), pytest.approx(p99_ms))
+
+
 def test_of_two_processes_the_worse_one_counts() -> None:
     one = ErrorBounds(count=100, p50_ms=1, p95_ms=2, p99_ms=3, max_ms=9, within={0.05: 2, 0.02: 3})
     two = ErrorBounds(count=80, p50_ms=2, p95_ms=2, p99_ms=2, max_ms=4, within={0.05: 4})
