@@ -45,7 +45,14 @@ from locust_llm.text.format import digits_to_tell_apart, format_brief
 
 from .client_error import is_bounded_by_stamps, widen_by_both_errors, widen_by_client_error
 from .intervals import RISES
-from .observed import Evaluation, ObservedValue, compute_rule_value, explain_missing_end, explain_short_run
+from .observed import (
+    Evaluation,
+    ObservedValue,
+    compute_rule_value,
+    explain_missing_end,
+    explain_short_run,
+    has_enough_values,
+)
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 ICL: Final = "icl"
@@ -178,7 +185,12 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
         return ""
     bound, up = _beyond(rule, found.beyond), rule.percentile is None or rule.percentile >= 50
     beyond, most = ("larger", "at most") if up else ("smaller", "at least")
-    return f"too few samples for its interval, but {most} {bound} if {beyond} values are as rare as usual"
+    why = "too few samples for its interval"
+    if has_enough_values(rule, found):
+        why = (
+            explain_short_run(found) if found.short else "its requests are too correlated for both ends of its interval"
+        )
+    return f"{why}, but {most} {bound} if {beyond} values are as rare as usual"
 
 
 def _beyond(rule: Rule, bound: float) -> str:

@@ -19,6 +19,7 @@ from locust_llm.slo.grammar import OPERATORS, Condition, Rule
 from locust_llm.slo.intervals import Ends, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
 from locust_llm.slo.selectors import COLUMNS, INPUT, make_predicates
+from locust_llm.text.format import format_count
 
 from . import intervals
 from .censoring import AMOUNTS, COUNTED, ValueBounds, bound_metric, bound_rate_amounts, bound_share_hits, bound_values
@@ -62,6 +63,8 @@ class ObservedValue:
     """``rises`` or ``falls``: its values were not steady over the run."""
     beyond: float | None = None
     """In place of an end that is not there: a bound beyond all values that rests on an assumption (slo/intervals.py)."""
+    gaps_of: int = 0
+    """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
@@ -302,8 +305,11 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
     if rule.stat in ("min", "max"):
         return ObservedValue(value, None, gaps.count)
     counts = np.array([stretch.count for stretch in stretches], np.float64)
-    if (counts > 0).sum() < MIN_VALUES or (percentile is not None and has_too_few_values(gaps.count, percentile)):
+    if (counts > 0).sum() < MIN_VALUES:
         return ObservedValue(value, count=gaps.count, note=_few(requests))
+    if percentile is not None and has_too_few_values(gaps.count, percentile):
+        some = f"{format_count(gaps.count, 'gap')} of {format_count(requests, 'request')}"
+        return ObservedValue(value, count=gaps.count, note=f"too few samples: {rule.stat} of {some}")
     if math.isinf(value):
         return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
@@ -329,7 +335,8 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
     off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
     upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
     found = ConfidenceInterval(at(percentile / 100 - off), upper, here.size, here.short)
-    return replace(_with(value, found, gaps.count), size=None, trend=trend)  # its size would be one of stretches
+    # its size would be one of stretches
+    return replace(_with(value, found, gaps.count), size=None, trend=trend, gaps_of=requests)
 
 
 def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCounts], list[GapCounts], int]:
@@ -397,15 +404,24 @@ def explain_short_run(found: ObservedValue) -> str:
     return "the run is short for the correlation of its requests"
 
 
+def has_enough_values(rule: Rule, found: ObservedValue) -> bool:
+    """As many independent requests would have an interval with both ends."""
+    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    return found.size is not None and found.size > (least / SHORT_ROOM if found.short else least)
+
+
 def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
     """Why an end of its interval is not there."""
+    if found.gaps_of:
+        some = f"{found.count:,} gaps of {format_count(found.gaps_of, 'request')}"
+        return f"{some} vary too much over the run for both ends of the interval of {rule.stat}"
     correlated = found.size is not None and round(found.size) < found.count
     there = f"there are {found.count:,}" + (
         f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
     )
-    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
-    if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
+    if has_enough_values(rule, found):
         return f"{explain_short_run(found)}: {there}" if found.short else f"the requests are correlated: {there}"
+    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
     return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
 

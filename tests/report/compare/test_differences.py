@@ -235,6 +235,22 @@ def test_pooled_gaps(tmp_path: Path) -> None:
     assert twice.word(parse_rule("icl avg < 1s")) == WORSE
 
 
+def test_the_gaps_of_few_requests_that_vary(tmp_path: Path) -> None:
+    """399 requests have three gaps of 10 ms, the one in the middle ten of 400 ms: 0.8 % of the gaps, from one request. With
+    another such one it were 1.6 %, so that nobody knows how high p99 may be."""
+    some = [answered(1, 11, 21, 31, sent_at=10.0 + i) for i in range(400)]
+    some[200] = answered(1, *(1 + 400 * k for k in range(1, 11)), sent_at=210.0)
+    one = seen(tmp_path / "a", some)
+    vary = "1,207 gaps of 400 requests vary too much over the run for both ends of the interval of p99"
+    assert found("icl p99", one, one).note == f"in the base, {vary}; here, {vary}"
+    # 10 requests have 30 gaps: p99 takes 100 of them
+    short = seen(tmp_path / "b", some[:10])
+    assert (
+        found("icl p99", short, one).note
+        == f"in the base, too few samples: p99 of 30 gaps of 10 requests; here, {vary}"
+    )
+
+
 def test_what_was_delivered_is_a_fact(tmp_path: Path) -> None:
     run = replace(
         a_run(request_rate=1.0), offer=OpenLoopSchedule(due=100, never_started=0, duration_s=100.0, most_users=2)

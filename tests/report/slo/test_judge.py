@@ -234,6 +234,11 @@ def test_too_few_samples() -> None:
     assert (far.status, far.high) == ("PASS", None)
     assert far.reason == "too few samples for its interval, but at most 588ms if larger values are as rare as usual"
     assert judged("ttft p99 < 0.6s", steps(300)).reason == far.reason  # in the unit of the table
+    # of 90 requests, 20 by turns at 10 and at 50 ms: with an effective size of 7 p50 has more than the 6 that it takes
+    turns = [answered(50 if i // 20 % 2 else 10, 60, sent_at=10.0 + i) for i in range(90)]
+    correlated = judged("ttft p50 < 30s", turns)
+    assert (correlated.status, correlated.count, round(correlated.effective or 0)) == ("PASS", 90, 7)
+    assert correlated.reason.startswith("its requests are too correlated for both ends of its interval, but at most ")
     assert judged("ttft p99 < 1s", steps(400)).reason == ""
     assert judged("ttft p99 < 10ms", steps(50)).status == "FAIL"  # 48 of 50 and more are above: that is decided
     assert "takes 8 requests, there are 7" in judged("ttft avg < 1s", steps(7)).reason
