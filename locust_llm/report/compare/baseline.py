@@ -61,7 +61,8 @@ class ConditionDifference(NamedTuple):
 
 def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
     """The conditions in which two runs differ, those first that change the figures."""
-    before, after = _conditions(base), _conditions(here)
+    before = _conditions(base)
+    after = _conditions(here)
     tools = [side.run.imported for side in (base, here)]
     if tools[0] != tools[1]:
         yield ConditionDifference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
@@ -74,7 +75,8 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
     yield from _in_force(base.run, here.run)
     yield from _measured(base, here)
     for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
-        was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
+        was = base.run.versions.get(name, "none")
+        is_ = here.run.versions.get(name, "none")
         if was != is_:
             yield ConditionDifference(f"version of {name}", was, is_, decisive=False)
 
@@ -135,7 +137,8 @@ def _prompts(s: Settings) -> str:
 
 
 def _lengths(base: RequestSelection, here: RequestSelection) -> Iterator[ConditionDifference]:
-    before, after = _all_lengths(base), _all_lengths(here)
+    before = _all_lengths(base)
+    after = _all_lengths(here)
     for what in LENGTHS:
         a, b = before[what], after[what]
         if a is not None and b is not None:
@@ -244,7 +247,8 @@ def load_run(folder: Path) -> LoadedRun:
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
-    columns, notes = collect_columns(file, load_reading_pace(folder)), list[str]()
+    columns = collect_columns(file, load_reading_pace(folder))
+    notes = list[str]()
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:
@@ -253,13 +257,15 @@ def load_run(folder: Path) -> LoadedRun:
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:
-        facts, known = decode_json_file(folder / RUN, _Facts), True
+        facts = decode_json_file(folder / RUN, _Facts)
+        known = True
     except (OSError, ValueError) as error:
         why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         if isinstance(error, FileNotFoundError):
             why = "is missing"
         notes.append(f"{RUN} {why}: its settings and its client verdict are unknown")
-        facts, known = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)), False
+        facts = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0))
+        known = False
     run = facts.run
     if run.schema != SCHEMA:
         notes.append(f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread")
@@ -269,9 +275,11 @@ def load_run(folder: Path) -> LoadedRun:
     if run.records_lost:
         notes.append(run.lost_in_words)
     if (within := find_measured_span(run)) is None:
-        time, ended = RateWindow(main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ()), main
+        time = RateWindow(main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ())
+        ended = main
     else:
-        time, ended = RateWindow(within), select_ended_in(everything, within)
+        time = RateWindow(within)
+        ended = select_ended_in(everything, within)
     schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
     seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
     return LoadedRun(folder, seen, known, tuple(notes))

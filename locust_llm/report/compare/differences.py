@@ -58,7 +58,8 @@ class MetricChange(NamedTuple):
 def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChange:
     """Of the figure that a rule is about; its limit plays no part."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
-    old, new = compute_rule_value(rule, base), compute_rule_value(rule, here)
+    old = compute_rule_value(rule, base)
+    new = compute_rule_value(rule, here)
     if old.value is None or new.value is None:
         return MetricChange(old, new, note=f"in the base, {old.note}" if new.value is not None else f"here, {new.note}")
     known = MetricChange(old, new, _minus(new.value, old.value), ratio=_over(new.value, old.value))
@@ -71,7 +72,8 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
 
 def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most that it may be."""
-    (old_low, old_least, old_most, old_high), (low, least, most, high) = _reach(old), _reach(new)
+    old_low, old_least, old_most, old_high = _reach(old)
+    low, least, most, high = _reach(new)
     if not all(map(math.isfinite, (old_low, old_high, low, high))):
         return _minus(low, old_high), _minus(high, old_low)
     return (
@@ -92,7 +94,8 @@ def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
 
 def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     """Of ``new`` over ``old``: the same on a scale of logarithms."""
-    (old_low, old_least, old_most, old_high), (low, least, most, high) = _reach(old), _reach(new)
+    old_low, old_least, old_most, old_high = _reach(old)
+    low, least, most, high = _reach(new)
     if not all(0 < value < math.inf for value in (old_low, old_least, old_most, old_high, low, least, most, high)):
         return _over(low, old_high), _over(high, old_low)
     return (

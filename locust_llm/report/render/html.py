@@ -130,7 +130,9 @@ def _charts(
 ) -> dict[str, Callable[[], Iterable[Drawing]]]:
     """By their heading."""
     rules = run.settings.rules
-    limits, sweep, probe = collect_slo_limits(summary, rules.by_text), summary.sweep, summary.examination
+    limits = collect_slo_limits(summary, rules.by_text)
+    sweep = summary.sweep
+    probe = summary.examination
     found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [make_timeline(shown)] if shown else []}
     if probe is not None:  # its load is artificial: no charts over time, no distributions
         return found | {probe.chart_heading: probe.charts}
@@ -159,7 +161,8 @@ def _sections(
             continue
         if heading is not None:
             yield PageSection(heading.text, under, folded=heading.folded)
-        heading, under = (block if isinstance(block, Heading) else None), []
+        heading = block if isinstance(block, Heading) else None
+        under = []
         if isinstance(block, Charts):
             yield from charted(block.heading)
     if heading is not None:
@@ -169,7 +172,8 @@ def _sections(
 def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]) -> str:
     described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
-    script, style = _static(SCRIPTS), _static(STYLES)
+    script = _static(SCRIPTS)
+    style = _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
     policy += (
         "; img-src data:; base-uri 'none'; form-action 'none'"  # the icon: without one a browser asks the server for it

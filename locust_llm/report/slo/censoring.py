@@ -66,7 +66,8 @@ class ValueBounds(NamedTuple):
 
     def with_unknown(self, count: int) -> "ValueBounds":
         """And so many more, spread evenly, of which nothing is known but that they are not negative."""
-        more, at = np.zeros(count), np.linspace(self.at.min(), self.at.max(), count)
+        more = np.zeros(count)
+        at = np.linspace(self.at.min(), self.at.max(), count)
         cut = np.append(self.cut, more > 0)
         return ValueBounds(
             np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut
@@ -97,7 +98,8 @@ def bound_values(
     open_ = low != high
     if merged:
         least, most = bound_coalesced_metric(everything, metric)
-        low, high = np.where(open_, low, least), np.where(open_, high, most)
+        low = np.where(open_, low, least)
+        high = np.where(open_, high, most)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
     if not metric.waits:
@@ -123,24 +125,30 @@ def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math
         return both[0], both[1]
     low: Floats = part[metric.column] * metric.base
     high = low.copy()
-    running, longest = _running(part), np.full(part.size, longest_s)
+    running = _running(part)
+    longest = np.full(part.size, longest_s)
     age_s, first = part["closed_at"] - part["sent_at"], part["first_chunk_at"]
     if metric.column in ("ttft_s", "ttfo_s"):
-        open_, bound = running & np.isnan(low), age_s
+        open_ = running & np.isnan(low)
+        bound = age_s
     elif metric is TTFT_FROM_DUE:
-        open_, bound = running & np.isnan(low), part["closed_at"] - part["due_at"]
+        open_ = running & np.isnan(low)
+        bound = part["closed_at"] - part["due_at"]
         longest = longest + part["late_s"]
     elif metric.column == "latency_s":
         open_, bound = running, age_s
     elif metric.column == "longest_stall_s":
-        open_, bound = running, np.fmax(np.fmax(low, part["closed_at"] - part["last_chunk_at"]), 0.0)
+        open_ = running
+        bound = np.fmax(np.fmax(low, part["closed_at"] - part["last_chunk_at"]), 0.0)
     elif metric is ITL:
         most = np.fmax(part["asked_output_tokens"], part["output_tokens"])
         known = ~np.isnan(part["asked_output_tokens"]) & (most > 0) & ~np.isnan(first)
         per_token = (part["closed_at"] - first) / np.where(known, most, 1.0)
-        open_, bound = running, np.where(known, per_token, 0.0)
+        open_ = running
+        bound = np.where(known, per_token, 0.0)
     elif metric.felt:  # what is not there yet may be in time, or too late for everything; a stall only grows
-        open_, bound = running, np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
+        open_ = running
+        bound = np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
         longest = longest if metric.unit == "ms" else np.ones(part.size)
     else:
         return low, high
@@ -186,7 +194,8 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
         return ValueBounds(valid, valid, find_send_times(checked), np.zeros(len(valid), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
     outcome = _outcomes(counted)
-    ok, perhaps = outcome == OK, meets_conditions(counted, rule.given) & (outcome != "failed")
+    ok = outcome == OK
+    perhaps = meets_conditions(counted, rule.given) & (outcome != "failed")
     found = ValueBounds(
         (perhaps & ok).astype(np.float64), perhaps.astype(np.float64), find_send_times(counted), outcome == CUT
     )
@@ -209,7 +218,8 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
 def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask:
     """Which of these requests meet every condition, those that were not let run to their end at their best; as long as the
     part."""
-    good, running = np.ones(part.size, np.bool_), _running(part)
+    good = np.ones(part.size, np.bool_)
+    running = _running(part)
     for condition in given:
         metric = BY_WORD[condition.metric].metric
         assert metric is not None  # the grammar sees to it
@@ -249,7 +259,8 @@ def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueB
     beyond = begin < len(donors)
     picked = begin + ((np.arange(len(unknown)) + 0.5) * GOLDEN % 1 * (len(donors) - begin)).astype(np.int64)
     to, of = unknown[beyond], donors[picked[beyond]]
-    low, high = found.low.copy(), found.high.copy()
+    low = found.low.copy()
+    high = found.high.copy()
     low[to] = np.clip(found.low[of], found.low[to], found.high[to])
     high[to] = np.clip(found.high[of], found.low[to], found.high[to])
     return found._replace(low=low, high=high)

@@ -84,7 +84,8 @@ def widen_by_both_errors(rule: Rule, found: ObservedValue, base: Evaluation, see
     """The same for how much worse a figure is than that of a base, with what both runs may have wrong."""
     if BY_WORD[rule.metric].units is not TIME or found.value is None:
         return None
-    before_s, here_s = value_error_s(rule.metric, base), value_error_s(rule.metric, seen)
+    before_s = value_error_s(rule.metric, base)
+    here_s = value_error_s(rule.metric, seen)
     if before_s is None or here_s is None:
         return None
     if rule.unit != "%":
@@ -177,7 +178,8 @@ def _of_paces(found: ObservedValue, off_s: float) -> ObservedValue | None:
 
 def _of_conditions(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
     """Of a share of requests that meet conditions: each limit is moved either way by as much as its values may be off."""
-    nearer, further = list[Condition](), list[Condition]()
+    nearer = list[Condition]()
+    further = list[Condition]()
     for condition in rule.given:
         off_s = value_error_s(condition.metric, seen, of_records=False)
         if off_s is None or BY_WORD[condition.metric].units is not TIME:
@@ -220,7 +222,9 @@ def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedVa
     """As far as merged chunks can have come sooner than their stamps, and as the certificate says that stamps may be off."""
     assert found.value is not None
     seen = seen._replace(merged=True)
-    wide, part, (bounds, gap) = compute_rule_value(rule, seen), select_requests(rule, seen.main), _certificates(seen)
+    wide = compute_rule_value(rule, seen)
+    part = select_requests(rule, seen.main)
+    bounds, gap = _certificates(seen)
     figures = [value for value in (found.value, wide.value, wide.worst) if value is not None]
     low, high = wide.ends or (min(figures), max(figures))
     if rule.metric in (ICL, ITL):
@@ -228,10 +232,12 @@ def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedVa
         bounds = gap if rule.metric == ICL else spread_over_tokens(gap, later[np.isfinite(later)].tolist())
     if rule.percentile is None:
         off_s = largest_error_ms(bounds, found.count, average=rule.stat == "avg") / 1e3
-        low, high = None if low is None else low - off_s, None if high is None else high + off_s
+        low = None if low is None else low - off_s
+        high = None if high is None else high + off_s
     else:
         low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
-    low, high = None if low is None else min(low, *figures), None if high is None else max(high, *figures)
+    low = None if low is None else min(low, *figures)
+    high = None if high is None else max(high, *figures)
     beyond = wide.beyond
     if beyond is not None:
         beyond += (bounds.max_ms if beyond > found.value else -bounds.max_ms) / 1e3
@@ -265,7 +271,8 @@ def _off_ms(values: GapCounts, at: int, end_ms: float, bounds: ErrorBounds) -> t
 
 def _extremes(rule: Rule, part: RequestSelection, seen: Evaluation) -> tuple[GapCounts, GapCounts]:
     """All values of a rule's metric at their least, and at their most."""
-    least, most = GapCounts(), GapCounts()
+    least = GapCounts()
+    most = GapCounts()
     if rule.metric == ICL:
         low, high, _ = collect_gaps(part.outcome(OK, CUT), seen)
         for all_, some in ((least, low), (most, high)):

@@ -70,11 +70,10 @@ def make_goodput_rows(seen: Evaluation) -> list[Row]:
     that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
     if not (given := seen.run.settings.rules.good):
         return []
-    rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
-    through, here = (
-        bound_rate_amounts(rule, seen.ended),
-        bound_share_hits(replace(rule, metric="attainment"), seen.main),
-    )
+    rule = Rule("goodput", ">=", 0.0, "/s", given=given)
+    seconds = seen.time.seconds
+    through = bound_rate_amounts(rule, seen.ended)
+    here = bound_share_hits(replace(rule, metric="attainment"), seen.main)
 
     def row(label: str, tag: str, unit: str, known: ValueBounds, over: float) -> Row:
         low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))

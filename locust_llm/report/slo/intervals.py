@@ -125,7 +125,8 @@ NONE: Final = ConfidenceInterval(None, None)
 def effective_sample_size(series: Floats, overall: float, *, without: bool = False) -> EffectiveSampleSize:
     """Of the mean of ``series`` (in the order of time). ``overall``: the effective sample size of the values that it is
     made of, by their ranks. ``without``: of what is left without the slowest cosine."""
-    n, variance = len(series), float(series.var())
+    n = len(series)
+    variance = float(series.var())
     short = overall < SHORT
     if _constant(series):
         return EffectiveSampleSize(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
@@ -143,7 +144,8 @@ def effective_sample_size(series: Floats, overall: float, *, without: bool = Fal
 def effective_size_by_ranks(values: Floats, *, without: bool = False) -> float:
     """Effective sample size of the mean rank of these values, in the order of time: the sum of their autocorrelations up to
     WINDOW correlation times (Sokal, Monte Carlo methods in statistical mechanics, 1989, section 3)."""
-    n, ranks = len(values), _ranks(values)
+    n = len(values)
+    ranks = _ranks(values)
     if without:
         ranks = ranks - _slowest(ranks)
     if n < 2 or _constant(ranks):
@@ -181,7 +183,8 @@ def _with_trend(trend: str, interval: Callable[[bool], ConfidenceInterval]) -> C
     """``interval(without)``: of the values with or without their slowest cosine."""
     if not trend:
         return interval(False)
-    whole, without = interval(False), interval(True)
+    whole = interval(False)
+    without = interval(True)
     lower, upper = (whole, without) if trend == FALLS else (without, whole)
     return ConfidenceInterval(lower.low, upper.high, without.size, without.short, upper.beyond)
 
@@ -206,13 +209,16 @@ def estimate_percentile_interval(
 
 
 def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -> ConfidenceInterval:
-    n, overall, ordered = len(values), effective_size_by_ranks(values, without=without), np.sort(values)
+    n = len(values)
+    overall = effective_size_by_ranks(values, without=without)
+    ordered = np.sort(values)
 
     def indicator(level: float) -> EffectiveSampleSize:
         return effective_sample_size((values <= level).astype(np.float64), overall, without=without)
 
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
-    here, calm = indicator(at), _calm(values, overall, without=without)
+    here = indicator(at)
+    calm = _calm(values, overall, without=without)
     low, high = _shares(here, share, looks, calm=calm)
     near = at if low is None else interpolate_value(ordered, low, up=False)
     if near < at and (size := min(indicator(near).size, here.size * MAX_NEAR)) > here.size:
@@ -253,7 +259,8 @@ def estimate_mean_interval(values: Floats, *, trend: str = "", looks: int = 1) -
 
 
 def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> ConfidenceInterval:
-    overall, variance = effective_size_by_ranks(values, without=without), float(values.var())
+    overall = effective_size_by_ranks(values, without=without)
+    variance = float(values.var())
     found = effective_sample_size(values, overall, without=without)
     if _constant(values):
         return ConfidenceInterval(mean, mean, found.size, found.short)
@@ -278,7 +285,8 @@ def estimate_share_interval(ones: Floats, *, trend: str = "", looks: int = 1) ->
 
 
 def _of_share(ones: Floats, looks: int, *, without: bool) -> ConfidenceInterval:
-    n, share = len(ones), float(ones.mean())
+    n = len(ones)
+    share = float(ones.mean())
     overall = effective_size_by_ranks(ones, without=without)
     found = (
         effective_sample_size(ones, overall, without=without)
@@ -306,7 +314,9 @@ def estimate_rate_interval(amounts: Floats, *, trend: str = "", looks: int = 1) 
 
 
 def _of_rate(amounts: Floats, looks: int, *, without: bool) -> ConfidenceInterval:
-    n, mean, variance = len(amounts), float(amounts.mean()), float(amounts.var())
+    n = len(amounts)
+    mean = float(amounts.mean())
+    variance = float(amounts.var())
     if _constant(amounts):
         return ConfidenceInterval(mean, mean, float(n))
     power, most = _power(amounts, without=without)
@@ -321,7 +331,8 @@ def _of_rate(amounts: Floats, looks: int, *, without: bool) -> ConfidenceInterva
 def estimate_ratio_interval(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 1) -> ConfidenceInterval:
     """Of sum over sum of equal stretches, one after the other: of the first-order error of a ratio (Cochran, Sampling
     Techniques, 3rd ed., section 6.5)."""
-    n, whole = len(amounts), float(weights.sum())
+    n = len(amounts)
+    whole = float(weights.sum())
     if n < MIN_VALUES or not whole > 0:
         return NONE
     ratio = float(amounts.sum()) / whole

@@ -183,7 +183,8 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
     """What the decision rests on beside the values."""
     if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
         return ""
-    bound, up = _beyond(rule, found.beyond), rule.percentile is None or rule.percentile >= 50
+    bound = _beyond(rule, found.beyond)
+    up = rule.percentile is None or rule.percentile >= 50
     beyond, most = ("larger", "at most") if up else ("smaller", "at least")
     why = "too few samples for its interval"
     if has_enough_values(rule, found):

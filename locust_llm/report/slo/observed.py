@@ -102,7 +102,8 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
             return ObservedValue(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
         value = d.share if rule.metric == "delivered" else d.completed_share
         return ObservedValue(value, None, d.due, note="requests last as long as half of the run" * (value is None))
-    part, looks = select_requests(rule, seen.main), len(seen.run.settings.looks) or 1
+    part = select_requests(rule, seen.main)
+    looks = len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return ObservedValue(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
@@ -209,7 +210,8 @@ def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, unde
 
 def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> ObservedValue:
     """A percentile, the smallest or the largest value."""
-    ordered, percentile = np.sort(values), rule.percentile
+    ordered = np.sort(values)
+    percentile = rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
         return ObservedValue(value, None, len(ordered), _landed(rule, value, failures))
@@ -260,7 +262,8 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
 
 def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
     """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
-    ok, seconds = part.outcome(OK), time.seconds
+    ok = part.outcome(OK)
+    seconds = time.seconds
     count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
     if not seconds > 0:
         return ObservedValue(None, note="the phase took no time")
@@ -299,7 +302,8 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
     gaps = GapCounts()
     for stretch in stretches:
         gaps.merge(stretch)
-    value, percentile = _of_gaps(rule, gaps), rule.percentile
+    value = _of_gaps(rule, gaps)
+    percentile = rule.percentile
     if value is None:
         return ObservedValue(None, note="no request has two chunks with exact stamps")
     if rule.stat in ("min", "max"):
@@ -344,7 +348,8 @@ def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCoun
     columns do not keep which gap belongs to whom."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
     running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
-    rows, there = np.flatnonzero(part.chosen), (part["chunks"] > 1) | (running & (part["chunks"] > 0))
+    rows = np.flatnonzero(part.chosen)
+    there = (part["chunks"] > 1) | (running & (part["chunks"] > 0))
     silences = dict(
         zip(rows[running & there].tolist(), silence_us[running & there].astype(np.int64).tolist(), strict=True)
     )
@@ -359,7 +364,8 @@ def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCoun
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
             continue
-        gaps_us, blurred = record.sharp_gaps_us, record.blurred_gaps_us if seen.merged else ()
+        gaps_us = record.sharp_gaps_us
+        blurred = record.blurred_gaps_us if seen.merged else ()
         known = [*gaps_us, *(least for least, _ in blurred)]
         low[i].add(np.array([*known, silences[row]] if row in silences else known, np.int64))
         if high is not low:
