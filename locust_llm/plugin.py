@@ -361,7 +361,7 @@ class Plugin:
         if self._shown is None or not any(getattr(options, name, None) for name in ("csv_prefix", "html_file")):
             return ""
         stats = self._shown.live_stats
-        return describe_count_difference(stats.counts, stats.profiled)
+        return describe_count_difference(stats.counts, stats.profiled.total())
 
     def _names(self) -> set[str]:
         """Of our requests."""

@@ -346,6 +346,12 @@ class Controller:
         """The end of the run has begun: what is still on may come back."""
         return self.store.stopping_at is not None
 
+    @property
+    def phase_s(self) -> float:
+        """Seconds since this phase began; at the end, since the stop."""
+        stopping_at = self.store.stopping_at
+        return self.phases.phase_s if stopping_at is None else self._time.now() - stopping_at
+
     def drain(self) -> None:
         """Nothing new starts; wait until every process has ended what it had and handed over its records."""
         if self.store.stopping_at is not None:

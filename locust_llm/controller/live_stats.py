@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.records.histogram import Histogram, SlidingHistogram
-from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import CANCELLED, CUT, OK, Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
@@ -93,6 +93,11 @@ class ClientLateness:
 def _p99_ms(histogram: Histogram) -> float | None:
     found = histogram.percentiles_ms(highest_known_percent(histogram.count))
     return found[0] if found else None
+
+
+def _count_done(counts: Counter[str]) -> int:
+    """Requests that succeeded or failed: those that the load generator ended itself did neither."""
+    return counts.total() - counts[CUT] - counts[CANCELLED]
 
 
 class TTFTParts:
@@ -182,8 +187,8 @@ class LiveStats:
         self._clock = clock
         self.counts: Counter[str] = Counter()
         """Requests that are over, by outcome."""
-        self.profiled = 0
-        """Those of the profiling phase that are over."""
+        self.profiled: Counter[str] = Counter()
+        """Those of the profiling phase."""
         self.names: set[str] = set()
         """Of these requests."""
         self.output_tokens = 0
@@ -221,7 +226,7 @@ class LiveStats:
         if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
             self.recent_due.add((round(due_s * 1e6),))
         if record.phase == PROFILING:
-            self.profiled += 1
+            self.profiled[record.outcome] += 1
             self._first_at = self._clock() if self._first_at is None else self._first_at
             self._client(record.worker).add(record)
 
@@ -283,11 +288,17 @@ class LiveStats:
     @property
     def done(self) -> int:
         """Requests that succeeded or failed."""
-        return self.counts.total() - self.counts[CUT] - self.counts[CANCELLED]
+        return _count_done(self.counts)
 
     @property
     def failed(self) -> int:
         return self.done - self.counts[OK]
+
+    def count_phase(self, phase: str) -> tuple[int, int]:
+        """(requests that succeeded or failed, those that failed) of the warmup, or of the profiling phase."""
+        counts = self.counts - self.profiled if phase == WARMUP else self.profiled
+        done = _count_done(counts)
+        return done, done - counts[OK]
 
     def tokens_per_s(self) -> float:
         """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for each whole second:

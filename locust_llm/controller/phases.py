@@ -67,6 +67,8 @@ class PhaseRunner:
         self._running: gevent.Greenlet | None = None
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the schedule, the clock."""
+        self._phase_begun = "", 0.0
+        """The phase whose clock runs, and when it began or begins (monotonic seconds)."""
         self._stage_limits = 0
         """How many changes of the limit there had been before this stage."""
 
@@ -90,6 +92,7 @@ class PhaseRunner:
 
     def _begin(self, phase: str) -> None:
         """The users of this phase, its limit, then its requests."""
+        self._phase_begun = phase, self._time.monotonic()
         if (users := self._users_of(phase)) is not None:
             self._users.become(users)
         known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
@@ -113,6 +116,7 @@ class PhaseRunner:
 
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
         """Bound the phase, which begins in ``lead_s``, in time."""
+        self._phase_begun = phase, self._time.monotonic() + lead_s
         s, stages = self._settings, self.stages
         if stages is not None and label_phase(phase) == PROFILING:
             stages.begin(self._time.now() + lead_s)
@@ -196,6 +200,12 @@ class PhaseRunner:
             self.stages.stop(self.allocator.closed_at or self._store.stopping_at or self._time.now())
         self.allocator.count_due()
 
+    @property
+    def phase_s(self) -> float:
+        """Seconds since this phase began; 0 until it does."""
+        phase, began_at = self._phase_begun
+        return max(0.0, self._time.monotonic() - began_at) if phase == self.plan.phase else 0.0
+
     def progress_when_stopped(self) -> str:
         """How far a run is that somebody stops before its end; empty where it is at its end, or has none."""
         s, stages = self._settings, self.stages
@@ -207,7 +217,7 @@ class PhaseRunner:
         if self.plan.phase == WARMUP:
             return "in the warmup"
         if s.request_count and not s.fixed_schedule:
-            done = self._store.live_stats.profiled
+            done = self._store.live_stats.profiled.total()
             return f"after {done:,} of {format_count(s.request_count, 'request')}" if done < s.request_count else ""
         if s.longest_s is not None:
             return f"after {elapsed_s:.1f} of {s.longest_s:g} s" if elapsed_s < s.longest_s - NEARLY_S else ""

@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TextIO
@@ -39,11 +38,11 @@ class ProgressPart(NamedTuple):
     """Where there is no room for all of it; empty: it has no shorter form."""
 
 
-def build_progress_parts(control: Controller, elapsed_s: float, client: ClientVerdict | None) -> list[ProgressPart]:
-    """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
+def build_progress_parts(control: Controller, client: ClientVerdict | None) -> list[ProgressPart]:
+    """Parts of the line in the order of the line, each about as long every time."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
     found = [
-        ProgressPart(0, format_phase_position(control, elapsed_s).ljust(WHERE)),
+        ProgressPart(0, format_phase_position(control).ljust(WHERE)),
         ProgressPart(1, format_request_counts(control)),
     ]
     waits = generates and (control.settings.open_loop or limit is not None)
@@ -72,9 +71,9 @@ def build_progress_parts(control: Controller, elapsed_s: float, client: ClientVe
     return found
 
 
-def format_phase_position(control: Controller, elapsed_s: float) -> str:
+def format_phase_position(control: Controller) -> str:
     """Which phase or stage, and how far it is."""
-    phase, s = control.plan.phase, control.settings
+    phase, s, elapsed_s = control.plan.phase, control.settings, control.phase_s
     if control.draining:
         return f"ending {elapsed_s:.0f} s"
     if activity := control.live_stats.activity:
@@ -90,14 +89,16 @@ def format_phase_position(control: Controller, elapsed_s: float) -> str:
 
 
 def format_request_counts(control: Controller) -> str:
-    """``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``; over all stages ``in all 36 ok, 56 failed``."""
+    """Of this phase: ``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``. Of a sweep, over all its stages and the warmup, ``in
+    all 36 ok, 56 failed``."""
     stats, s = control.live_stats, control.settings
-    ok, failed = stats.done - stats.failed, f"{stats.failed} failed"
     if control.stages is not None:
-        return f"in all {ok:>4} ok, {failed}"
-    if s.request_count is None:
-        return f"{ok:>4} ok, {failed}"
-    return f"{stats.done:>4}/{s.request_count + (s.warmup_request_count or 0)}: {ok} ok, {failed}"
+        return f"in all {stats.done - stats.failed:>4} ok, {stats.failed} failed"
+    warms = control.plan.phase == WARMUP
+    done, failed = stats.count_phase(WARMUP if warms else PROFILING)
+    planned = s.warmup_request_count if warms else s.request_count
+    ok = done - failed
+    return f"{ok:>4} ok, {failed} failed" if planned is None else f"{done:>4}/{planned}: {ok} ok, {failed} failed"
 
 
 def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
@@ -124,21 +125,14 @@ def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
 
 
 def _look(control: Controller, out: TextIO, live: bool) -> None:
-    phase = ""
-    since = time.monotonic()
     looks = 0
     try:
         while True:
             gevent.sleep(EVERY_S)
             looks += 1
-            now = time.monotonic()
-            before = phase
-            phase = f"{control.plan.phase}{control.draining}"
-            if before not in ("", phase):
-                since = now
             if live or looks % PLAIN_EVERY == 0:
                 verdict = control.live_stats.shown_client = control.live_stats.client()
-                found = build_progress_parts(control, now - since, verdict)
+                found = build_progress_parts(control, verdict)
                 line = fit_progress_line(
                     found, terminal_width(out) - 1
                 )  # in the last column it would begin the next line

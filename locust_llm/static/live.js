@@ -78,7 +78,7 @@
     const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
     const all = [
       ["Time", written("s")(Math.round(status.seconds)), status.where],
-      ["Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
+      [status.warms_up ? "Requests of the warmup" : "Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
       ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${shown(row, 0)}`, `p95 ${shown(row, 2)}, p99 ${shown(row, 3)}`]),
     ];
     const each = over ? status.requests_per_s : ended, span = over ? "whole run" : `last ${charts.RATE_S} s`;

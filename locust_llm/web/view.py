@@ -11,7 +11,7 @@ import gevent
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress import format_phase_position
-from locust_llm.records.phase_plan import BETWEEN, WARMUP
+from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.report.charts import server_metrics
@@ -62,8 +62,8 @@ class RunView:
         """What is known of the server of the run."""
         self._limits: list[tuple[str, float, str]] = []
         """Of the rules, as the charts draw them: measure, limit, text."""
-        self._phase, self._since = "", 0.0
-        """Phase of the run and its start (monotonic seconds)."""
+        self._phase = ""
+        """Of the run, as a mark over time."""
         self._last_s = 0.0
         """Seconds from the start of the run to when something of it was last running."""
         self._ended: ReportResult | None = None
@@ -79,7 +79,6 @@ class RunView:
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
         self._phase = ""
-        self._since = time.monotonic()
         self._last_s = 0.0
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
@@ -123,16 +122,13 @@ class RunView:
                 live.sample()
                 if self._goes_on:
                     self._last_s = live.seconds
-            phase = _phase(control) or self._phase
-            if phase != self._phase:
-                self._phase = phase
-                self._since = time.monotonic()
+            self._phase = _phase(control) or self._phase
             if self._goes_on:
                 server: tuple[tuple[float | None, ...] | None, ...] = ()
                 if (poller := control.store.poller) is not None:
                     self._replicas = server_metrics.list_line_names(poller.history, self._replicas)
                     server = server_metrics.read_current_values(poller.history, self._replicas)
-                live.tick(self._users, control.limit, phase, server)
+                live.tick(self._users, control.limit, self._phase, server)
 
     @property
     def _goes_on(self) -> bool:
@@ -167,6 +163,8 @@ class RunView:
             live.has_waits = live.has_waits or control.settings.open_loop or live.gated
             survey = control.survey
             self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
+        warms_up = control is not None and control.plan.phase == WARMUP
+        done, failed = live.stats.count_phase(WARMUP if warms_up else PROFILING)
         seconds = live.seconds
         if not self._goes_on:
             seconds = max(self._last_s, live.points[-1].at if live.points else 0.0)
@@ -178,8 +176,9 @@ class RunView:
             "marks": live.marks,
             "classes": live.classes,
             "generates": live.generates,
-            "done": live.stats.done,
-            "failed": live.stats.failed,
+            "warms_up": warms_up,
+            "done": done,
+            "failed": failed,
             "failures": live.failures(),
             "server_charts": {
                 "names": self._replicas,
@@ -206,7 +205,7 @@ class RunView:
         if control is None:
             return (OVER, "ended") if self.live is not None else (NONE, "no run yet")
         if not control.draining:
-            return ON, format_phase_position(control, time.monotonic() - self._since)
+            return ON, format_phase_position(control)
         inside = control.live_stats.inside
         return ENDING, f"{format_count(inside, 'request')} still running" if inside else "making the report"
 

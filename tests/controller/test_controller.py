@@ -411,7 +411,7 @@ def test_how_far_a_run_was_that_somebody_stopped(
     begun: Any, settings: dict[str, Any], elapsed_s: float, done: int, how_far: str
 ) -> None:
     control = begun(Master("a"), **settings)
-    control.live_stats.profiled = done
+    control.live_stats.profiled["ok"] = done
     control.store.profiling_at = time.time() - elapsed_s
     gevent.spawn(control.drain)
     turn()
@@ -882,11 +882,14 @@ def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
     assert last_count(runner) == 0
     time.advance(5.0)
     assert control.plan.phase == WARMUP  # the requests that it has are not back
+    assert control.phase_s == pytest.approx(15.1)
     control.allocator.put_back("a", WARMUP, UNCOUNTED_SHARE)
     turn()
     assert control.plan.phase == PROFILING
     assert control.facts().profiling_at == UNIX + time.at
+    assert control.phase_s == 0
     time.advance(19.9)
+    assert control.phase_s == pytest.approx(19.9)
     assert runner.ended == []
     time.advance(0.2)
     assert runner.ended == ["quit"]

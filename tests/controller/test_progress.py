@@ -19,6 +19,7 @@ from locust_llm.controller.progress import (
     ProgressPart,
     build_progress_parts,
     fit_progress_line,
+    format_request_counts,
     is_live_terminal,
     keep_logs_off_live_line,
     show_run_progress,
@@ -41,14 +42,16 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "plan": SimpleNamespace(phase=PROFILING),
         "stages": None,
         "draining": False,
+        "phase_s": 12.4,
         "limit": None,
     }
     fields["live_stats"].counts = Counter(counts or {})
+    fields["live_stats"].profiled = Counter(counts or {})
     return SimpleNamespace(**{**fields, **known})
 
 
-def said(control: Any, elapsed_s: float = 12.4, client: ClientVerdict | None = None) -> str:
-    return " | ".join(part.text for part in build_progress_parts(control, elapsed_s, client))
+def said(control: Any, client: ClientVerdict | None = None) -> str:
+    return " | ".join(part.text for part in build_progress_parts(control, client))
 
 
 def test_a_sentence_with_everything() -> None:
@@ -62,26 +65,26 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 4.98 s | gate  3/3, "
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 4.98 s | gate  3/3, "
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
-    all_ = build_progress_parts(gated, 12.4, ClientVerdict(DEGRADED))
+    all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
         fit_progress_line(all_, 87)
-        == "profiling 12/45 s |   42/110: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
+        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
     )
     assert fit_progress_line(all_, 123) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond so far"
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond so far"
         " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
-    assert fit_progress_line(build_progress_parts(gated, 12.4, ClientVerdict("OK")), 85) == (
-        "profiling 12/45 s |   42/110: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
+    assert fit_progress_line(build_progress_parts(gated, ClientVerdict("OK")), 85) == (
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
 
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:
-    assert said(control(), 1.0) == (
+    assert said(control(phase_s=1.0)) == (
         "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 tokens/s |   0 decoding"
     )
 
@@ -93,9 +96,9 @@ def test_failures_are_no_part_of_what_succeeded() -> None:
 
 def test_whole_answers_are_in_flight() -> None:
     """Embeddings and rerank have no prefill that ends, and no tokens."""
-    pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"))
+    pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"), phase_s=1.0)
     pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
-    assert said(pooled, 1.0) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
+    assert said(pooled) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
 
 
 def test_a_schedule_of_the_users_own() -> None:
@@ -173,11 +176,11 @@ def watch(monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each:
         now[0] += pause_s
         if now[0] > 100 + seconds:
             raise Killed
+        watched.phase_s = now[0] - 100
         each(watched)
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(module, "gevent", SimpleNamespace(sleep=sleep))
     with pytest.raises(Killed):
         show_run_progress(watched, out)
@@ -226,15 +229,17 @@ def test_over_a_terminal_that_cannot_go_back_nothing_is_written(monkeypatch: pyt
     assert not is_live_terminal(Terminal())
 
 
-def test_each_phase_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, looks = Terminal(), iter(range(10))
-
-    def second_phase(watched: Any) -> None:
-        watched.plan.phase = "warmup" if next(looks) < 2 else PROFILING
-
-    watch(monkeypatch, out, 4, second_phase)
-    told = first_parts(out.getvalue().split(CLEAR))
-    assert told == ["", "warmup 1 s", "warmup 2 s", "profiling 0 s", "profiling 1 s", ""]
+def test_each_phase_counts_its_own_requests() -> None:
+    """9 of the warmup, one of them failed; then 3 of the profiling phase."""
+    counts, profiled = Counter({"ok": 11, "reset": 1}), Counter({"ok": 3})
+    for phase, shown in (("warmup", "   8 ok, 1 failed"), (PROFILING, "   3 ok, 0 failed")):
+        running = control(plan=SimpleNamespace(phase=phase))
+        running.live_stats.counts, running.live_stats.profiled = counts, profiled
+        assert format_request_counts(running) == shown
+    running.settings = Settings(request_count=100, warmup_request_count=10)
+    assert format_request_counts(running) == "   3/100: 3 ok, 0 failed"
+    running.plan = SimpleNamespace(phase="warmup")
+    assert format_request_counts(running) == "   9/10: 8 ok, 1 failed"
 
 
 def test_a_log_line_is_not_glued_to_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:

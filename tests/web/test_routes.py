@@ -52,6 +52,7 @@ class Run:
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stages = None
         self.draining = False
+        self.phase_s = 0.0
         self.store = SimpleNamespace(result=None)
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
@@ -543,6 +544,23 @@ def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: 
     assert page.live()["state"] == "ending"
     page.view.ends()
     assert told() == "stopped"
+
+
+def test_the_warmup_is_counted_while_it_lasts_and_not_with_the_run(on: tuple[Page, Any]) -> None:
+    page, run = on
+    run.plan.phase = WARMUP
+    for record in [answered(5, 10)] * 8:
+        run.live_stats.add(msgspec.structs.replace(record, phase=WARMUP))
+    found = page.live()
+    assert (found["warms_up"], found["done"], found["failed"]) == (True, 8, 0)
+    run.plan.phase = PROFILING
+    for record in [answered(5, 10)] * 18:
+        run.live_stats.add(record)
+    page.view.settled()
+    found = page.live()
+    assert (found["warms_up"], found["done"], found["failed"]) == (False, 18, 0)
+    page.view.ends()
+    assert (page.live()["done"], page.live()["failed"]) == (18, 0)
 
 
 def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> None:
