@@ -190,11 +190,18 @@ def _largest_within(some: list[ErrorBounds], share: float) -> float:
 
 def combine_accuracies(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:
     """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of them has no certificate."""
+    if (both := combine_sentinel_errors(each)) is None:
+        return None
+    ttft, gap = both
+    return first_chunk_bounds(ttft, gap), gap
+
+
+def combine_sentinel_errors(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:
+    """(of TTFT alone, of gaps), as in combine_accuracies."""
     found = [(one.ttft, one.gap) for one in each if one is not None and one.ttft is not None and one.gap is not None]
     if not found or len(found) < len(each):
         return None
-    gap = combine_worst_bounds([between for _, between in found])
-    return first_chunk_bounds(combine_worst_bounds([ttft for ttft, _ in found]), gap), gap
+    return combine_worst_bounds([ttft for ttft, _ in found]), combine_worst_bounds([between for _, between in found])
 
 
 def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBounds:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from locust_llm.records.accuracy import ErrorBounds
 from locust_llm.report.kinds import Examination
 from locust_llm.report.rows import (
     FailureGroup,
@@ -47,6 +48,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Why no latency has a plus-minus; empty where they have one, or where none was to be expected (older runs)."""
     sentinels: int = 0
     """Chunks with known send times that the plus-minus rests on."""
+    sentinel_errors: tuple[ErrorBounds, ErrorBounds] | None = None
+    """Of their own TTFT, and of their gaps; None: there is no plus-minus."""
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""

@@ -16,6 +16,7 @@ from locust_llm.records.accuracy import (
     ErrorBounds,
     Quantile,
     combine_accuracies,
+    combine_sentinel_errors,
     percentile_error_ends,
     spread_over_tokens,
 )
@@ -49,6 +50,7 @@ def add_measurement_errors(summary: Summary, columns: RequestColumns, run: Run) 
         summary,
         rows=tuple(replace(row, plus_minus=known.get(row.tag, {})) for row in summary.rows),
         sentinels=sum(one.chunks for one in found),
+        sentinel_errors=combine_sentinel_errors(found),
     )
 
 

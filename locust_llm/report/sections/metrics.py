@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from locust_llm.records.accuracy import ErrorBounds
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
     LABEL,
@@ -166,6 +167,19 @@ def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
         yield TextBlock(
             "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
             f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load, and by merged chunks."
+        )
+        if summary.sentinel_errors is not None:
+            yield from _origin(*summary.sentinel_errors)
+
+
+def _origin(ttft: ErrorBounds, gap: ErrorBounds) -> Iterator[Block]:
+    """What the plus-minus is made of, where that of TTFT is larger than any error that a TTFT of a sentinel had."""
+    if gap.max_ms > ttft.max_ms:
+        own, between = (format_duration(bounds.max_ms / 1e3) for bounds in (ttft, gap))
+        yield TextBlock(
+            f"TTFT of {format_count(ttft.count, 'sentinel stream')} was off by at most {own}, their {gap.count:,} gaps by at "
+            f"most {between}. Few TTFTs prove no bound, so the plus-minus of TTFT and of Request Latency rests on the gaps' errors. "
+            "ITL spreads the error of a gap over the tokens of a short answer."
         )
 
 

@@ -6,17 +6,20 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.levels import level as a_level
 from support.records import a_run, answered
 
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.report.blocks import TextBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import build_report_document
 from locust_llm.report.exports import export_summary_json, export_sweep_csv
 from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.measurement_uncertainty import add_measurement_errors
+from locust_llm.report.sections.metrics import make_detail_tables
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
 from locust_llm.settings.selftest_modes import REQUIRE
@@ -61,6 +64,26 @@ def test_by_the_largest_difference() -> None:
     assert itl.plus_minus[50] == pytest.approx((0.1, 0.1))  # spread over two tokens
     assert not row(summary, "prefill_gate_wait").plus_minus
     assert (summary.sentinels, summary.uncertified) == (100, "")
+
+
+def test_a_plus_minus_of_ttft_above_its_own_errors_names_where_it_comes_from() -> None:
+    """Each TTFT was off by 0.4 ms at most, a gap by 4: the plus-minus of TTFT is 4 ms, that of two tokens 2 ms each."""
+    few = replace(off(0.4), count=12)
+    records = [answered(100, 120, 140, worker="w0") for _ in range(9)]
+    summary = summary_of(run_with(replace(CERTIFICATE, ttft=few, gap=replace(off(4), count=84))), *records)
+    assert row(summary, "time_to_first_token").plus_minus[50] == pytest.approx((4, 4))
+    assert row(summary, "inter_token_latency").plus_minus[50] == pytest.approx((2, 2))
+    assert origin_of(summary) == [
+        "TTFT of 12 sentinel streams was off by at most 0.4 ms, their 84 gaps by at most 4 ms. Few TTFTs prove no bound, so the "
+        "plus-minus of TTFT and of Request Latency rests on the gaps' errors. ITL spreads the error of a gap over the tokens of "
+        "a short answer."
+    ]
+    assert origin_of(summary_of(run_with(replace(CERTIFICATE, gap=off(0.5))), *records)) == []
+
+
+def origin_of(summary: Summary) -> list[str]:
+    texts = (block.text for block in make_detail_tables(summary, a_run()) if isinstance(block, TextBlock))
+    return [text for text in texts if text.startswith("TTFT of ")]
 
 
 def test_what_came_merged_is_as_uncertain_as_its_record_says() -> None:
