@@ -90,7 +90,9 @@ def summarise_run(
     verdict = judge_client(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
-    seen = Evaluation(main, run, verdict, delivered, records, ended, time)
+    outages = find_outages(main, run) if swept is None else ()
+    silent_end = any(one.ended_s is None for one in outages)
+    seen = Evaluation(main, run, verdict, delivered, records, ended, time, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
     counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
     rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)])
@@ -112,7 +114,7 @@ def summarise_run(
         slo_status=combine_results(slos),
         good=measure_goodput(seen) if swept is None else None,
         steady=measure_steady_state(everything, ended, span, run),
-        outages=find_outages(main, run) if swept is None else (),
+        outages=outages,
         growth=fit_ttft_growth(main) if swept is None else None,
         interference=interference,
         examination=None if experiment is None else experiment.examine(run, verdict),

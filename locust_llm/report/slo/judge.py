@@ -41,7 +41,7 @@ from locust_llm.slo.measurement_bias import decision_survives_error, explain_voi
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import POINT, RuleEntry
 from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import digits_to_tell_apart, format_brief
+from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
 
 from .client_error import is_bounded_by_stamps, widen_by_both_errors, widen_by_client_error
 from .intervals import RISES
@@ -163,7 +163,7 @@ def _decided(rule: Rule, found: ObservedValue, seen: Evaluation, blame: str) -> 
     if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
-        return INCONCLUSIVE, *_undecided(rule, found, seen.time.seconds)
+        return INCONCLUSIVE, *_undecided(rule, found, seen)
     if not holds:
         if rule.metric in OF_SCHEDULE and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server", None
@@ -207,22 +207,27 @@ def _cut(found: ObservedValue) -> str:
     if not found.cut:
         return ""
     cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
-    return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
+    return f"{cut}, {found.undecided} of them undecided"
 
 
-def _undecided(rule: Rule, found: ObservedValue, seconds: float) -> tuple[str, float | None]:
-    """Why a figure that is there does not decide, and how much longer a run may. ``seconds``: how long the run was."""
+def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str, float | None]:
+    """Why a figure that is there does not decide, and how much longer a run may."""
     if found.ends == (None, None) and found.note:
         return found.note, None
     if found.trend and _gets_worse(rule, found) and found.value is not None and rule.holds(found.value):
         return f"it {found.trend} over the run: only a run that has settled can pass", None
-    longer = None if found.cut and found.undecided else estimate_longer_s(rule, found, seconds)
-    more = "a longer run may tell"
+    longer = None if found.never_sent or found.undecided else estimate_longer_s(rule, found, seen.time.seconds)
+    more, note = "a longer run may tell", found.note
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
         more = f"{roughly}{describe_duration(longer)} more may tell"
-    if found.cut and found.undecided:
+    if found.never_sent:  # no request is open that a longer run or grace period would close
+        more = "a run that sends all arrivals may tell"
+        note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
+    if found.undecided:
         more = "a longer grace period (-s) may tell"
+    if seen.silent_end:  # more time of a server that answers nothing adds no figure of it
+        more, longer = "nothing answered at the end of the run", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(rule, found)}; {more}", longer
     why = "its 95% interval crosses the limit"
@@ -230,7 +235,7 @@ def _undecided(rule: Rule, found: ObservedValue, seconds: float) -> tuple[str, f
         why = explain_short_run(found)
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
-    return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found)))), longer
+    return "; ".join(filter(None, (f"{why}, {more}", note, _cut(found)))), longer
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:

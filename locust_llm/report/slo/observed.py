@@ -55,6 +55,8 @@ class ObservedValue:
     """Requests among them that were cut."""
     undecided: int = 0
     """Those of which it is not known whether they meet the rule."""
+    never_sent: int = 0
+    """Arrivals that were due and never sent: of none of them it is known whether it meets the rule."""
     size: float | None = None
     """Effective sample size: as many independent requests would say as much. None: of a fact, or of too few."""
     short: bool = False
@@ -92,6 +94,8 @@ class Evaluation(NamedTuple):
     """What these rates are over."""
     merged: bool = False
     """Chunks that came more than one to a read count at their soonest and at their latest."""
+    silent_end: bool = False
+    """Nothing answered from some time on to the end of the run."""
 
 
 def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
@@ -171,7 +175,7 @@ def _distribution(
     nearest = bool(counted) or not known.known
     found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
-    return replace(found, note=note, trend=trend)
+    return replace(found, note=note, trend=trend, never_sent=unsent)
 
 
 def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]) -> ObservedValue:
@@ -182,7 +186,7 @@ def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedV
     if BY_WORD[rule.metric].metric is not None and rule.stat != "avg" and not rule.base:
         within = OPERATORS[rule.op]  # each value tells by itself on which side of the limit it is
         open_ = within(known.low, rule.limit) != within(known.high, rule.limit)
-    return _between(rule, low, high, int(known.cut.sum()), int(open_.sum()))
+    return _between(rule, low, high, int(known.cut.sum()), int((open_ & known.cut).sum()))
 
 
 def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, undecided: int) -> ObservedValue:

@@ -10,6 +10,7 @@ from locust_llm.report.sections.delivery import format_outage_line
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.outages import Outage, describe_outages
 from locust_llm.report.summarise import summarise_run
+from locust_llm.slo.grammar import INCONCLUSIVE
 
 
 def each_second(begin: int, end: int) -> list[Record]:
@@ -42,6 +43,19 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
     assert make_headline(summary, a_run()).endswith(
         "; nothing answered from 19.1 s on, and rates count that time; 10 of 20 requests failed"
     )
+
+
+def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
+    """Ten of 20 failed, limit 30%: a rule that is open. The same failures at the begin let a longer run tell."""
+    run = a_run(slo=("error_rate < 30%",))
+    dead = summarise_run(collect_columns([*each_second(10, 20), *refused(20, 30)]), run)
+    assert (dead.slos[0].status, dead.slos[0].longer_s) == (INCONCLUSIVE, None)
+    assert dead.slos[0].reason.endswith(", nothing answered at the end of the run")
+    assert "longer" not in make_headline(dead, run)
+    late = summarise_run(collect_columns([*refused(10, 20), *each_second(20, 30)]), run)
+    assert late.slos[0].status == INCONCLUSIVE
+    assert late.slos[0].reason.endswith(" more may tell")
+    assert "longer" in make_headline(late, run)
 
 
 def test_a_restart_and_a_late_start() -> None:
