@@ -250,7 +250,8 @@ def _parts(live: LiveStatistics) -> Json:
     """Of the last seconds, those that took some time: (part, its name, ms)."""
     count, means_s = live.stats.parts.recent()
     shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
-    parts = [(name, name_latency_part(name, shown), round(s * 1e3, 2)) for name, s in shown.items()]
+    known = {name for name, s in means_s.items() if s > 0}
+    parts = [(name, name_latency_part(name, known), round(s * 1e3, 2)) for name, s in shown.items()]
     return {"count": count, "seconds": PARTS_S, "parts": parts}
 
 

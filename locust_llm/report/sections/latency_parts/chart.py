@@ -1,6 +1,6 @@
 """Breakdown: the parts of slow and typical requests as stacked bars, and the slowest requests as waterfalls that open."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ from locust_llm.report.sections.latency_parts.model import (
     LatencyBreakdown,
     OverlappingRequest,
     SlowRequest,
+    find_reported_parts,
     name_breakdown,
     name_breakdown_metric,
     name_latency_part,
@@ -38,51 +39,54 @@ class BarDrawing(NamedTuple):
 
 def draw_breakdown_bars(found: LatencyAttribution) -> Iterator[BarDrawing]:
     """One of each breakdown, one of the groups, and one of the slowest requests."""
+    reported = find_reported_parts(found)
     for one in found.breakdowns:
-        yield _bars(one)
+        yield _bars(one, reported)
     if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
-        yield _groups(grouped)
+        yield _groups(grouped, reported)
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
         label = f"The {format_count(len(found.slowest), 'slowest request')}, part by part"
-        rows = Markup("").join(_waterfall(one, longest) for one in found.slowest)
+        rows = Markup("").join(_waterfall(one, longest, reported) for one in found.slowest)
         yield BarDrawing(
             title=f"The slowest {len(found.slowest)}",
             caption="From due to the first token. Open one: its parts one after the other, and the requests that waited for "
             "a first token at the same time, on one axis.",
             label=label,
-            drawn=_keys(_shown((one.parts for one in found.slowest), longest)) + _framed("group", label, rows),
+            drawn=_keys(_shown((one.parts for one in found.slowest), longest), reported)
+            + _framed("group", label, rows),
         )
 
 
-def _bars(one: LatencyBreakdown) -> BarDrawing:
+def _bars(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
     slow = [(part.name, part.slow_ms, part.source) for part in one.parts]
     typical = [(part.name, part.typical_ms, part.source) for part in one.parts]
     longest = max(_whole(slow), _whole(typical)) or 1.0
-    rows = _row(f"p{one.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
-    label = f"{clean_line(name_breakdown(one))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
+    rows = _row(f"p{one.percentile:g} and above", slow, longest, reported) + _row("typical", typical, longest, reported)
+    label = f"{clean_line(name_breakdown(one))}: slow requests {_said(slow, longest, reported)}; typical ones {_said(typical, longest, reported)}"
     return BarDrawing(
         title=clean_line(name_breakdown(one)),
         caption=f"Mean of the {format_count(one.slow, 'request')} at or above the percentile (their times are in the keys) and of "
         f"the {one.typical:,} around the median.",
         label=label,
-        drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + _framed("img", label, rows),
+        drawn=_keys(_shown([slow, typical], longest), reported, {name: ms for name, ms, _ in slow})
+        + _framed("img", label, rows),
     )
 
 
-def _groups(one: LatencyBreakdown) -> BarDrawing:
+def _groups(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
     longest = max(_whole(group.parts) for group in one.groups) or 1.0
     drawn = Markup("")
     for by, some in groupby(one.groups, lambda group: (group.by, group.percentile)):
-        rows = Markup("").join(_row(group.label, group.parts, longest) for group in some)
+        rows = Markup("").join(_row(group.label, group.parts, longest, reported) for group in some)
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
-    each = "; ".join(f"{clean_line(group.label)} {_said(group.parts, longest)}" for group in one.groups)
+    each = "; ".join(f"{clean_line(group.label)} {_said(group.parts, longest, reported)}" for group in one.groups)
     label = f"{clean_line(name_breakdown_metric(one))} of the slow requests of each group: {each}"
     return BarDrawing(
         title=f"{clean_line(name_breakdown_metric(one))} by group",
         caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
         label=label,
-        drawn=_keys(_shown((group.parts for group in one.groups), longest)) + _framed("img", label, drawn),
+        drawn=_keys(_shown((group.parts for group in one.groups), longest), reported) + _framed("img", label, drawn),
     )
 
 
@@ -90,11 +94,10 @@ def _framed(role: str, label: str, rows: Markup) -> Markup:
     return Markup('<div role={} aria-label="{}">{}</div>').format(role, label, rows)
 
 
-def _said(parts: Parts, longest_ms: float) -> str:
+def _said(parts: Parts, longest_ms: float, reported: Collection[str]) -> str:
     """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
-    names = [name for name, _, _ in parts]
     shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
-    each = (f"{name_latency_part(name, names)} {format_duration(ms / 1e3)}" for name, ms in shown)
+    each = (f"{name_latency_part(name, reported)} {format_duration(ms / 1e3)}" for name, ms in shown)
     return f"{format_duration(_whole(parts) / 1e3)}: {', '.join(each)}"
 
 
@@ -107,11 +110,11 @@ def _shown(several: Iterable[Parts], longest_ms: float) -> set[str]:
     return {name for parts in several for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms}
 
 
-def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Markup:
+def _keys(names: Iterable[str], reported: Collection[str], times_ms: Mapping[str, float] = NO_TIMES) -> Markup:
     shown, order = set(names), list(NAMES)
     keys = Markup("").join(
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
-            name, name_latency_part(name, shown), _time_of(times_ms.get(name))
+            name, name_latency_part(name, reported), _time_of(times_ms.get(name))
         )
         for name in sorted(shown, key=order.index)
     )
@@ -122,13 +125,13 @@ def _time_of(ms: float | None) -> Markup:
     return Markup("") if ms is None else Markup("<small>{}</small>").format(format_duration(round(ms / 1e3, 5)))
 
 
-def _row(label: str, parts: Parts, longest_ms: float) -> Markup:
+def _row(label: str, parts: Parts, longest_ms: float, reported: Collection[str]) -> Markup:
     return Markup("<div class=owner><span>{}</span>{}<b>{}</b></div>").format(
-        clean_line(label), _bar(parts, longest_ms), format_duration(_whole(parts) / 1e3)
+        clean_line(label), _bar(parts, longest_ms, reported), format_duration(_whole(parts) / 1e3)
     )
 
 
-def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
+def _bar(parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0) -> Markup:
     """An SVG stretched to its width, from ``at_ms`` on: each part a rectangle with its name and time as a tooltip."""
     drawn = list[Markup]()
     for name, ms, source in parts:
@@ -137,7 +140,7 @@ def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
             drawn.append(
                 Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
                     name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
-                    f"{name_latency_part(name, [other for other, _, _ in parts])}: {format_duration(ms / 1e3)}, {source}",
+                    f"{name_latency_part(name, reported)}: {format_duration(ms / 1e3)}, {source}",
                 )
             )  # fmt: skip
         at_ms += ms
@@ -146,16 +149,19 @@ def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
     )
 
 
-def _waterfall(one: SlowRequest, longest_ms: float) -> Markup:
+def _waterfall(one: SlowRequest, longest_ms: float, reported: Collection[str]) -> Markup:
     tokens = "" if one.input_tokens is None else f", {one.input_tokens:,} tokens"
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
-        clean_line(one.id or "?"), _bar(one.parts, longest_ms), format_duration(one.total_ms / 1e3)
+        clean_line(one.id or "?"), _bar(one.parts, longest_ms, reported), format_duration(one.total_ms / 1e3)
     )
-    rows, at_ms, names = Markup(""), 0.0, [name for name, _, _ in one.parts]
+    rows, at_ms = Markup(""), 0.0
     for part in one.parts:
         name, ms, source = part
         rows += Markup("<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>").format(
-            name_latency_part(name, names), source, _bar([part], one.total_ms, at_ms), format_duration(ms / 1e3)
+            name_latency_part(name, reported),
+            source,
+            _bar([part], one.total_ms, reported, at_ms),
+            format_duration(ms / 1e3),
         )
         at_ms += ms
     rest = one.others - len(one.overlapping)

@@ -69,7 +69,7 @@ NEITHER: Final = ""
 
 
 def name_latency_part(part: str, others: Collection[str]) -> str:
-    """``others``: all parts that are shown together."""
+    """``others``: all parts that are known of the requests; of a run ``find_reported_parts`` has those that matter."""
     reported = {QUEUE, PREFILL}.intersection(others)
     if part == SERVER and reported:
         rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}
@@ -234,6 +234,16 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     """As in Run: the way to the server and back is known of ``reported`` requests alone."""
     left_out: tuple[str, ...] = ()
     """Breakdowns that were asked for and cannot be made, and why."""
+
+
+def find_reported_parts(found: LatencyAttribution) -> set[str]:
+    """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and drawings of a run have the
+    same names, whichever parts they show. A queue of no time is no part, but was reported where the network is a rest."""
+    parts = {(part.name, part.source) for one in found.breakdowns for part in one.parts}
+    parts |= {(name, source) for one in found.slowest for name, _, source in one.parts}
+    if (NETWORK, BETWEEN) in parts:
+        return {QUEUE, PREFILL}
+    return {QUEUE, PREFILL}.intersection(name for name, _ in parts)
 
 
 def name_breakdown_metric(breakdown: LatencyBreakdown) -> str:

@@ -1,6 +1,6 @@
 """Where slow requests spend their time, as sentences and tables."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
@@ -25,6 +25,7 @@ from locust_llm.report.sections.latency_parts.model import (
     ServerHistogramMean,
     ServerHistogramMeans,
     SlowGroup,
+    find_reported_parts,
     name_breakdown,
     name_breakdown_metric,
     name_latency_part,
@@ -65,18 +66,18 @@ RULES: Final = {
 def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
     """Sentence and table of each breakdown, the groups, and where the figures are from."""
     yield Heading(HEADING)
+    reported = find_reported_parts(found)
     for one in found.breakdowns:
-        yield TextBlock(describe_slow_requests(one))
-        names = [part.name for part in one.parts]
+        yield TextBlock(describe_slow_requests(one, reported))
         yield TableBlock(
             (f"Part of {name_breakdown(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
-            tuple(_row(part, names) for part in one.parts),
+            tuple(_row(part, reported) for part in one.parts),
             numbers=False,
         )
     if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
         yield TableBlock(
             ("Requests", "count", name_breakdown_metric(grouped), "largest part of slow requests", "share"),
-            tuple(map(_group, grouped.groups)),
+            tuple(_group(group, reported) for group in grouped.groups),
             numbers=False,
         )
     if answer := describe_server_time(found):
@@ -147,11 +148,11 @@ def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
 # -- slow requests -----------------------------------------------------------------------------------------------------
 
 
-def describe_slow_requests(breakdown: LatencyBreakdown) -> str:
+def describe_slow_requests(breakdown: LatencyBreakdown, reported: Collection[str]) -> str:
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
     server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    largest = _largest(breakdown)
+    largest = _largest(breakdown, reported)
     parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
     typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
     who = "The slowest request" if breakdown.slow == 1 else f"The {breakdown.slow:,} requests at or above it"
@@ -163,12 +164,11 @@ def describe_slow_requests(breakdown: LatencyBreakdown) -> str:
     ).rstrip()
 
 
-def _largest(breakdown: LatencyBreakdown) -> list[tuple[float, str, str]]:
+def _largest(breakdown: LatencyBreakdown, reported: Collection[str]) -> list[tuple[float, str, str]]:
     """(ms, in words, part) of the parts that are named, the largest first."""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    names = [part.name for part in breakdown.parts]
     found = sorted(
-        ((part.slow_ms, name_latency_part(part.name, names), part.name) for part in breakdown.parts),
+        ((part.slow_ms, name_latency_part(part.name, reported), part.name) for part in breakdown.parts),
         key=lambda one: -one[0],
     )
     return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
@@ -182,7 +182,7 @@ def summarise_latency_parts(found: LatencyAttribution) -> str:
 
 def _in_shares(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
-    parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown))
+    parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown, find_reported_parts(found)))
     proxy = has_unknown_route(found) and any(part.name == SERVER for part in breakdown.parts)
     return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
@@ -192,19 +192,19 @@ def has_unknown_route(found: LatencyAttribution) -> bool:
     return bool(found.proxy) and found.server.basis != REQUESTS
 
 
-def _row(part: LatencyPart, names: list[str]) -> tuple[str, ...]:
+def _row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
     means = (format_number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
-    return name_latency_part(part.name, names), *means, part.source
+    return name_latency_part(part.name, reported), *means, part.source
 
 
-def _group(group: SlowGroup) -> tuple[str, ...]:
+def _group(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
     name, ms = group.longest
     whole_ms = sum(ms for _, ms, _ in group.parts)
     return (
         f"{group.by} {group.label}",
         f"{group.count:,}",
         f"p{group.percentile:g} {format_duration(group.value_ms / 1e3)}",
-        f"{name_latency_part(name, [name for name, _, _ in group.parts])}, {format_duration(ms / 1e3)}",
+        f"{name_latency_part(name, reported)}, {format_duration(ms / 1e3)}",
         f"{ms / whole_ms:.0%}",
     )
 

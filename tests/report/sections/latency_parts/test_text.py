@@ -20,6 +20,8 @@ from locust_llm.report.sections.latency_parts.model import (
     LatencyBreakdown,
     LatencyPart,
     ServerTime,
+    SlowGroup,
+    SlowRequest,
 )
 from locust_llm.report.sections.latency_parts.server_histograms import add_server_histograms
 from locust_llm.report.sections.latency_parts.text import (
@@ -107,6 +109,24 @@ def test_who_cannot_see_a_bar_is_told_it() -> None:
         "prefill 900 ms; typical ones 340 ms: the gate 30 ms, network and front end 10 ms, "
         "the server's queue 210 ms, prefill 90 ms"
     )
+
+
+@pytest.mark.parametrize("queue", [(), (("queue", 0.01, "reported"),)], ids=["no time", "too short to be drawn"])
+def test_a_part_has_one_name_in_sentence_table_key_and_tooltip(queue: tuple[tuple[str, float, str], ...]) -> None:
+    """The server reports queue and prefill, so all else is network and front end, even if the queue took no time."""
+    parts = ("network", 200.0, "measured less reported"), *queue, ("prefill", 100.0, "reported")
+    slowest = SlowRequest(
+        id="a", due_s=1, total_ms=300, input_tokens=9, model="m", parts=parts, overlapping=(), others=0
+    )
+    group = SlowGroup(by="model", label="a", count=20, percentile=75, value_ms=300, parts=parts)
+    plain = found(*parts)
+    made = replace(plain, breakdowns=(replace(plain.breakdowns[0], groups=(group,)),), slowest=(slowest,))
+    drawn = [f"{drawing.label}{drawing.drawn}" for drawing in draw_breakdown_bars(made)]
+    assert len(drawn) == 3
+    for text in (*map(str, make_latency_parts_blocks(made)), *drawn):
+        assert "round trip" not in text
+    assert all("network and front end: 200 ms, measured less reported" in text for text in drawn)
+    assert all("</i>network and front end" in text for text in drawn)
 
 
 # -- the server's own histograms ---------------------------------------------------------------------------------------
