@@ -1,5 +1,6 @@
 """Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have everything."""
 
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -10,6 +11,7 @@ from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
+    SCARCE_NOTE,
     TextBlock,
     choose_row_decimals,
     format_interval,
@@ -99,7 +101,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
-    table = list(_aligned(*_table(summary, run), width))
+    table = _explain_mark([*_aligned(*_table(summary, run), width)], width)
     room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, width)) - (3 if table else 2)
     open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
     kept = len(_wrapped(open_[0], width)) if open_ else 0
@@ -317,6 +319,12 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
         yield line.rstrip()
 
 
+def _explain_mark(table: list[str], width: int) -> list[str]:
+    """The table, with a line on the mark behind its figures if there is one."""
+    marked = any(re.search(r"\d\*( |$)", line) for line in table)
+    return [*table, *_wrapped(SCARCE_NOTE, width)] if marked else table
+
+
 # -- runs side by side -------------------------------------------------------------------------------------------------
 
 
@@ -350,8 +358,8 @@ def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
     lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
-    table = list(_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width))
-    return [*lines, *table][:room]
+    table = [*_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width)]
+    return [*lines, *_explain_mark(table, width)][:room]
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def test_figures_stand_below_each_other() -> None:
     at = {i for line in lines[4:8] for i, c in enumerate(line) if c == "."}
     assert len(at) == 5  # the decimal points of five columns
     assert "*" in lines[4]
+    assert lines.count("* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))") == 1
+    assert not any("*" in line for line in said(*spread(199)))
 
 
 def test_rules_with_one_reason_share_a_line() -> None:

@@ -82,7 +82,7 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     """The ends of its 95 % interval; None: too few rounds, or no stall."""
-    stalls_per_s: float
+    stalls: int
     slower: float
     """Usual gap / the lowest of the session - 1."""
     quiet_s: float
@@ -93,6 +93,10 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
         """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the server."""
         low, high = (None if end is None else end / token_s for end in (self.low, self.high))
         return self.lost / token_s, low, high
+
+    @property
+    def stalls_per_s(self) -> float:
+        return self.stalls / self.watched_s
 
     @property
     def most_stalls_per_s(self) -> float:
@@ -175,7 +179,7 @@ def estimate_background_load(rounds: Iterable[CanaryRound], session: Iterable[Ca
         lost=lost,
         low=low,
         high=high,
-        stalls_per_s=sum(one.stalls for one in some) / watched_s,
+        stalls=sum(one.stalls for one in some),
         slower=max(usual_s / lowest_s - 1, 0.0),
         quiet_s=usual_s,
         ttft_s=median(one.ttft_s or 0.0 for one in some),

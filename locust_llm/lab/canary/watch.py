@@ -15,10 +15,12 @@ from prometheus_client.registry import Collector
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files.regular_file import open_to_append
 from locust_llm.lab.canary.model import MIN_GAPS, BackgroundLoad, CanaryRound, estimate_background_load, has_calm_rounds
-from locust_llm.text.format import format_count, format_duration
+from locust_llm.text.format import format_brief, format_count, format_duration
 
 FILE: Final = "canary.jsonl"
 PREFIX: Final = "locust_llm_canary_"
+MIN_RATE_S: Final = 1.0
+"""Of a shorter time watched the line has the number of stalls in place of a rate."""
 
 
 def _about(tokens: float) -> str:
@@ -111,12 +113,18 @@ class CanarySession(Collector):
         slower = f"usual gap {found.slower:.0%} above the lowest"
         counted = [one.others for one in some if one.quiet_s is not None]
         nobody = all(others is False for others in counted)
-        if not found.stalls_per_s:
+        watched = format_duration(found.watched_s)
+        rate = found.watched_s >= MIN_RATE_S
+        if not found.stalls:
             who = "nobody else by the server's counters" if nobody else "others: prefill 0%"
-            none = f"no stall in {found.watched_s:.1f} s watched (at most {found.most_stalls_per_s:.2g}/s)"
+            most = f" (at most {format_brief(found.most_stalls_per_s, '/s', 2)})" if rate else ""
+            none = f"no stall in {watched} watched{most}"
             return f"{who}, {none}; {slower}"
         ends = "" if found.low is None or found.high is None else f" ({found.low:.0%} to {found.high:.0%})"
-        stalled = f"{found.lost:.0%} of the time{ends}, {found.stalls_per_s:.2g} stalls/s"
+        count = format_brief(found.stalls_per_s, " stalls/s", 2)
+        if not rate:
+            count = f"{format_count(found.stalls, 'stall')} in {watched}"
+        stalled = f"{found.lost:.0%} of the time{ends}, {count}"
         if nobody:
             noise = "noise of the server or its machine"
             return f"nobody else by the server's counters: {noise} held the stream up {stalled}; {slower}"

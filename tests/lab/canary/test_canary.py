@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from support.tiny_server import Asked, tiny_server
 
@@ -64,7 +65,7 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
     assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
     assert PLAN.promise.startswith("at most 6 requests, one at a time, each with a text of about 48 tokens, ")
-    assert "no stall in 0.5 s watched (at most 7.4/s)" in said[0]
+    assert "no stall in 500 ms watched; usual" in said[0]
     # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
     assert said[5].endswith(
         "stalls: 40% of the time, 1.6 stalls/s (others' prefills or the server's own noise, no quiet time was seen yet to "
@@ -123,6 +124,10 @@ def stalled(others: bool | None, lost_s: float = 0.5) -> CanaryRound:
         # 0.5 + 0.5 of 1.0 + 1.0 + 0.5 s, and nothing in the round that was alone
         ([stalled(True), stalled(True), stalled(False, 0.0)], "others: prefill 40% of the time, 0.8 stalls/s, 4,000 prompt "
          "tokens/s (0% in 1 round without others, which is noise)"),
+        # 900 in 9 s: not 1e+02
+        ([replace(stalled(True), watched_s=4.5, stalls=450)] * 2, "others: prefill 11% of the time, 100 stalls/s, "),
+        # too short for a rate: 2 x 5 ms
+        ([replace(stalled(True, 0.002), watched_s=0.005)] * 2, "others: prefill 40% of the time, 2 stalls in 10 ms, "),
         # no counters: four calm rounds show that the server alone is calm
         ([stalled(None), *[stalled(None, 0.0)] * 4], "others: prefill 17% of the time"),
         ([stalled(None), *[stalled(None, 0.0)] * 3], "stalls: 20% of the time"),
