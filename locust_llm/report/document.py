@@ -7,7 +7,7 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.rows import FailureGroup, ModelShare, RunCounts, SloResult, SweepSummary
+from locust_llm.report.rows import FailureGroup, ModelShare, RunCounts, SloResult, SteadyState, SweepSummary
 from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
@@ -231,7 +231,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         processes = "" if run.imported else f", {format_count(c.processes, 'process', 'processes')}"
         yield "load", f"{_load(c, run)}{_stages(summary, run.settings.sweep)}{processes}"
     if run.stage is not None:
-        yield "stage", _stage(run.stage)
+        yield "stage", _stage(run.stage, summary.steady)
     if (d := summary.delivery) is not None:
         of = f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
         yield "delivered", f"{d.share:.1%}: {of}"
@@ -374,11 +374,11 @@ def _not_run(sweep: SweepSummary, asked: str | None) -> str:
     return f" (not run: {', '.join(map(format_plain_number, rest))})" if rest else ""
 
 
-def _stage(stage: Stage) -> str:
+def _stage(stage: Stage, steady: SteadyState | None) -> str:
     began = stage.measured_at
     length = "not measured" if began is None else f"measured for {stage.ended_at - began:.2f} s"
     waves = "" if began is None or began == stage.began_at else " without its first and last wave"
-    law = "" if stage.residual is None else f"; off Little's law by {stage.residual:.1%}"
+    law = "" if steady is None or steady.residual is None else f"; off Little's law by {steady.residual:.1%}"
     return f"{stage.number}, {length}{waves}{law}; ended: {stage.why or '-'}"
 
 

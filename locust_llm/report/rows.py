@@ -181,6 +181,8 @@ class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
 
     in_flight: float
     """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    residual: float | None = None
+    """Share off Little's law, from the records; None: nothing ended, or the stage has no waves that are left out."""
     per_s_error: float | None = None
     """Standard error of the requests answered a second; None with too few."""
     delivered: float | None = None

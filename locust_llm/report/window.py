@@ -12,6 +12,7 @@ import numpy as np
 
 from locust_llm.records.record import FAILURES, OK
 from locust_llm.records.run import Run
+from locust_llm.settings.sweep import littles_law_residual
 
 from .rows import SteadyState
 from .selection import Floats, RequestSelection
@@ -81,14 +82,20 @@ def measure_steady_state(
         return None
     began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
     in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
+    residual = None
+    if run.stage.residual is not None and ended.size:
+        inside_s = np.fmax(ended["closed_at"], ended["last_chunk_at"]) - ended["asked_at"]
+        residual = littles_law_residual(in_flight, ended.size, seconds, float(np.nanmean(inside_s)))
     due = run.offer.due if run.offer is not None else 0
     error = estimate_rate_error(ended.outcome(OK), span)
     if not due:
-        return SteadyState(in_flight=in_flight, per_s_error=error)
+        return SteadyState(in_flight=in_flight, residual=residual, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
     kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
-    return SteadyState(in_flight=in_flight, per_s_error=error, delivered=answered / due, kept_up=kept_up)
+    return SteadyState(
+        in_flight=in_flight, residual=residual, per_s_error=error, delivered=answered / due, kept_up=kept_up
+    )
 
 
 def estimate_rate_error(ok: RequestSelection, span: Span) -> float | None:

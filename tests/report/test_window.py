@@ -48,6 +48,7 @@ def test_rates_are_of_what_ended_within_the_measured_time() -> None:
     assert rate(summary, "output_token_throughput") == pytest.approx(20 / 20)
     assert summary.steady is not None
     assert summary.steady.in_flight == pytest.approx(2)
+    assert summary.steady.residual == pytest.approx(0)  # 10 in 20 s x 4 s = 2
     assert summary.steady.delivered is None
 
 
@@ -57,6 +58,7 @@ def test_waiting_at_the_gate_is_inside() -> None:
     summary = summed_up(waiting, answered(1000, 90_000, sent_at=25.0))
     assert summary.steady is not None
     assert summary.steady.in_flight == pytest.approx(17 / 20)
+    assert summary.steady.residual == pytest.approx(3 / 17)  # one in 20 s x 14 s = 14 / 20, by what the report shows
 
 
 def test_what_was_delivered_is_over_what_was_due() -> None:

@@ -205,7 +205,7 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         succeeded=c.succeeded,
         warmup=stage.warmup if stage else 0,
         failure_rate=c.failure_rate,
-        residual=stage.residual if stage else None,
+        residual=None if steady is None else steady.residual,
         why=stage.why if stage else "",
         client=c.client_verdict,
         client_reasons=() if summary.client is None else summary.client.reasons,

@@ -38,14 +38,15 @@ def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
 def test_a_stage_is_a_row() -> None:
     """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in the measured time."""
     run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran")
-    found = swept(run, 200, 400, residual=0.02)
+    found = swept(run, 200, 400)
     assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
     assert found.missing == ("stage 9 is left out.",)
     assert found.conditions == "ttft < 205ms (the rules on latencies, for each request)"
     low, high = found.levels  # in the order of their values
     assert (low.number, low.value, high.number, high.value) == (1, 1, 2, 2)
     assert (high.users, high.requests, high.succeeded, high.failure_rate) == (2, 40, 40, 0)
-    assert (high.residual, high.why, high.client, high.sound) == (0.02, "stationary", "OK", True)
+    assert high.residual == pytest.approx(0)  # 2/s x 0.235 s = 0.47 in flight
+    assert (high.why, high.client, high.sound) == ("stationary", "OK", True)
     assert high.duration_s == 20
     assert high.requests_per_s == pytest.approx(2)
     assert high.output_tokens_per_s == pytest.approx(6)
