@@ -126,6 +126,8 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they come; those of no time are left out. Their means add up to the mean of the
     slow requests."""
     groups: tuple[SlowGroup, ...] = ()
+    round_trip_ms: float | None = None
+    """The longest that the kernel measured of a slow request's connection; None: not known of each, or segments were lost."""
 
 
 class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,7 +109,14 @@ def make_latency_breakdown(
             if ms[here].any()
         ),
         groups=tuple(_groups(table, parts, values, here, percentile)),
+        round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
     )
+
+
+def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
+    longest_us = float(slow["rtt_us"].to_numpy(np.float64).max(initial=0.0))
+    lost = bool((slow["retransmits"] > 0).any())
+    return None if lost or np.isnan(longest_us) else longest_us / 1e3
 
 
 def _around_the_median(values: Floats, here: Bools) -> Bools:

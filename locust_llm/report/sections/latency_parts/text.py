@@ -51,7 +51,7 @@ RULES: Final = {
     PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: use fewer processes "
     "(--processes), or a machine with more CPU.",
     CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this machine's CPU.",
-    NETWORK: "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
+    NETWORK: "Look at the network, a proxy, the tokenizer and the HTTP server.",
     HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
     "steps shorter.",
     QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers "
@@ -60,7 +60,9 @@ RULES: Final = {
     "prompts at a time make it shorter.",
     CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this machine's CPU is short.",
 }
-"""What follows from the largest part."""
+"""What follows from the part that grew most over typical requests."""
+SECOND: Final = 0.5
+"""Of the largest growth: a second part that grew so much is named with it."""
 
 
 def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
@@ -68,7 +70,7 @@ def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
     yield Heading(HEADING)
     reported = find_reported_parts(found)
     for one in found.breakdowns:
-        yield TextBlock(describe_slow_requests(one, reported))
+        yield TextBlock(describe_slow_requests(one, found))
         yield TableBlock(
             (f"Part of {name_breakdown(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
             tuple(_row(part, reported) for part in one.parts),
@@ -148,20 +150,59 @@ def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
 # -- slow requests -----------------------------------------------------------------------------------------------------
 
 
-def describe_slow_requests(breakdown: LatencyBreakdown, reported: Collection[str]) -> str:
+def describe_slow_requests(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
     server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    largest = _largest(breakdown, reported)
+    largest = _largest(breakdown, find_reported_parts(found))
     parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
     typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
     who = "The slowest request" if breakdown.slow == 1 else f"The {breakdown.slow:,} requests at or above it"
     average = "" if breakdown.slow == 1 else " on average"
-    rule = RULES.get(largest[0][2], "") if largest else ""
     return (
         f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took {format_duration(whole_ms / 1e3)}{average} "
-        f"(typical ones: {typical}): {parts}. {rule}"
+        f"(typical ones: {typical}): {parts}. {' '.join(_advise(breakdown, found))}"
     ).rstrip()
+
+
+def _advise(breakdown: LatencyBreakdown, found: LatencyAttribution) -> Iterator[str]:
+    """What follows from the part that grew most over typical requests. It is named where it is not the largest one, or where
+    another grew by half as much: then that one is named, too."""
+    grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
+    most_ms = max(map(_growth_ms, grown), default=0.0)
+    causes = [part for part in grown if _growth_ms(part) > 0 and _growth_ms(part) >= SECOND * most_ms][:2]
+    largest = max(breakdown.parts, key=lambda part: part.slow_ms, default=None)
+    if not causes and largest is not None:
+        causes = [largest]
+    elif len(causes) == 1 and causes[0] is largest:
+        yield _rule_of(largest, breakdown, found)
+        return
+    reported = find_reported_parts(found)
+    for part in causes:
+        if (growth_ms := _growth_ms(part)) > 0:
+            yield f"{format_duration(growth_ms / 1e3)} more than in typical ones is {name_latency_part(part.name, reported)}."
+        yield _rule_of(part, breakdown, found)
+
+
+def _growth_ms(part: LatencyPart) -> float:
+    return part.slow_ms - part.typical_ms
+
+
+def _rule_of(part: LatencyPart, breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
+    """The network is no cause where the kernel's round trip is a small share of the part; through a proxy that is not the
+    way to the server."""
+    round_trip_ms = breakdown.round_trip_ms
+    if (
+        part.name == NETWORK
+        and not found.proxy
+        and round_trip_ms is not None
+        and round_trip_ms < MIN_NAMED * part.slow_ms
+    ):
+        return (
+            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: look at the tokenizer, the HTTP server or a proxy before "
+            "the server."
+        )
+    return RULES.get(part.name, "")
 
 
 def _largest(breakdown: LatencyBreakdown, reported: Collection[str]) -> list[tuple[float, str, str]]:

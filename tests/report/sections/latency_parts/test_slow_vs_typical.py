@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
 from locust_llm.records.record import Record
@@ -68,6 +69,18 @@ def test_slow_requests_beside_typical_ones() -> None:
     assert ttft.groups[0].value_ms == pytest.approx(51 + 0.9 * 98)
     of_b = by["ttft", "{model=b}"]  # at or above 140.2 ms: 91, 93, 95, 97 and 99 ms of queue
     assert (of_b.slow, of_b.count, means(of_b)["queue"][0]) == (5, 50, 95)
+
+
+@pytest.mark.parametrize(("lost", "round_trip_ms"), [(0, 40.0), (1, None)])
+def test_the_longest_round_trip_of_the_slow_requests_is_known_where_no_segment_was_lost(
+    lost: int, round_trip_ms: float | None
+) -> None:
+    """TTFT of 101 to 140 ms, round trips of 1 to 40 ms; the last one lost a segment, or none."""
+    records = [answered(100 + i, 300, id=f"{i}", rtt_us=i * 1000) for i in range(1, 41)]
+    found = of([*records[:-1], replace(records[-1], retransmits=lost)], "ttft p90")
+    assert found is not None
+    (one,) = (one for one in found.breakdowns if one.metric == "ttft" and one.percentile == 90)
+    assert one.round_trip_ms == round_trip_ms
 
 
 def test_where_it_is_from_and_what_is_left_out() -> None:

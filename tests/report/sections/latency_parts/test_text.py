@@ -129,6 +129,43 @@ def test_a_part_has_one_name_in_sentence_table_key_and_tooltip(queue: tuple[tupl
     assert all("</i>network and front end" in text for text in drawn)
 
 
+PREFILL_RULE = "The prefill holds other requests' prefills in the same steps: shorter prompts"
+FRONT_END_RULE = (
+    "The network's round trip is 0.01 ms at most: look at the tokenizer, the HTTP server or a proxy before the server."
+)
+ANY_RULE = "Look at the network, a proxy, the tokenizer and the HTTP server."
+
+
+def advice_of(*parts: tuple[str, float, float], round_trip_ms: float | None = 0.01, proxy: str = "") -> str:
+    """What follows the list of parts, of (part, slow, typical), in ms."""
+    made = tuple(
+        LatencyPart(name=name, slow_ms=slow, typical_ms=typical, all_ms=typical, source="measured less reported")
+        for name, slow, typical in parts
+    )
+    (one,) = found().breakdowns
+    one = replace(one, parts=made, round_trip_ms=round_trip_ms)
+    return texts(found(breakdowns=(one,), proxy=proxy))[0].split(". ", 2)[2]
+
+
+def test_the_network_is_no_cause_where_the_kernels_round_trip_is_a_small_share() -> None:
+    """5 % of 200 ms are 10 ms."""
+    assert advice_of(("network", 200, 20), ("prefill", 20, 20)) == FRONT_END_RULE
+    assert advice_of(("network", 200, 20), ("prefill", 20, 20), round_trip_ms=10) == ANY_RULE
+    assert advice_of(("network", 200, 20), ("prefill", 20, 20), round_trip_ms=None) == ANY_RULE
+    assert advice_of(("network", 200, 20), ("prefill", 20, 20), proxy="p:3128") == ANY_RULE
+
+
+def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
+    """The prefill grew from 26 to 176 ms, by 150; all else from 27 to 197, by 170."""
+    both = advice_of(("network", 197, 27), ("prefill", 176, 26))
+    assert both.startswith(f"170 ms more than in typical ones is network and front end. {FRONT_END_RULE} ")
+    assert f"{FRONT_END_RULE} 150 ms more than in typical ones is prefill. {PREFILL_RULE}" in both
+    assert advice_of(("network", 197, 190), ("prefill", 100, 26)).startswith(
+        f"74 ms more than in typical ones is prefill. {PREFILL_RULE}"
+    )
+    assert advice_of(("network", 197, 197), ("prefill", 26, 26)) == FRONT_END_RULE
+
+
 # -- the server's own histograms ---------------------------------------------------------------------------------------
 
 MEANS = {"queue": 50.0, "prefill": 90.0, "decode": 1990.0, "delivery": 10.0, "ttft": 160.0}
