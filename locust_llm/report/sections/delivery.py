@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from locust_llm.records.record import CUT, FAILURES, OK
 from locust_llm.records.run import OpenLoopSchedule, Run
@@ -84,6 +85,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Of those due, without those in flight at the stop as in any server that keeps up: it answered them in the grace
     period, and they are at most as many as were due within the time that the first ten requests took. All where the server
     fell behind, and of a stage. None: of an older version."""
+    in_flight: int = 0
+    """Requests in flight at the stop, where some of them are left out of ``expected``."""
     overload: Overload | None = None
     """None: it did not grow by more than chance, or what was offered was not sent for another reason."""
 
@@ -222,7 +225,16 @@ def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delive
     left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
     expected = float(found.due - left_out)
     known = expected >= MIN_EXPECTED_SHARE * found.due
-    return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
+    return replace(
+        found,
+        expected=expected,
+        completed_share=min(1.0, found.completed / expected) if known else None,
+        in_flight=int(_in_flight_at(due_s, over_s, found.duration_s).sum()),
+    )
+
+
+def _in_flight_at(due_s: Floats, over_s: Floats, stop_s: float) -> NDArray[np.bool_]:
+    return (due_s <= stop_s) & (over_s > stop_s)
 
 
 def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
@@ -233,7 +245,7 @@ def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, dura
     lasted_s = over_s - due_s
     first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
     young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))
-    return int(((due_s <= duration_s) & (over_s > duration_s) & (ok | young)).sum())
+    return int((_in_flight_at(due_s, over_s, duration_s) & (ok | young)).sum())
 
 
 def detect_overload_before_users(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
@@ -526,7 +538,11 @@ def describe_completed(delivery: Delivery) -> str:
     left_out = 0 if d.expected is None else round(d.due - d.expected)
     if not left_out:
         return said
-    flight = f"{said}. {left_out:,} of the others were in flight at the stop, as in any server that keeps up"
+    flight = f"{said}. {d.in_flight:,} of the others were in flight at the stop"
+    if left_out < d.in_flight:
+        flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
+    else:
+        flight += ", as in any server that keeps up"
     if d.completed_share is None:
         return f"{flight}: too short a run for a share"
     return f"{flight}: the share is of the remaining {d.due - left_out:,}"

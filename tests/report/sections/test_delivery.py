@@ -241,6 +241,17 @@ def test_what_a_server_that_dies_has_in_flight_is_missing(
     found = delivered(records, open_for(10, 40))
     assert found.overload is None
     assert (found.completed, found.expected, found.completed_share) == (30, expected, share)
+    assert found.in_flight == 10
+
+
+def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
+    """Ten were, and two of them are as many as are due in half a second."""
+    due = [i / 4 + 0.125 for i in range(40)]
+    records = [answered(500 if at < 7.5 else 5000, sent_at=at) for at in due]
+    assert describe_completed(delivered(records, open_for(10, 40))) == (
+        "78.9%: 3.00/s in the 10 s to the stop, 30 of 40 that were due. 10 of the others were in flight at the stop. 2 of "
+        "these are left out, as any server that keeps up has so many: the share is of the remaining 38"
+    )
 
 
 def many_users(
@@ -538,5 +549,6 @@ def test_what_was_completed(answered: int, expected: float, share: float | None,
         users=100,
         expected=expected,
         completed_share=share,
+        in_flight=round(158 - expected),
     )
     assert describe_completed(delivery) == said
