@@ -130,7 +130,11 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield from filter(None, [format_verdict_line(summary, run)])
     yield from filter(None, [format_outage_line(summary), format_delivery_line(summary)])
     if summary.sweep is not None:
-        yield from (block.text for block in make_sweep_warnings(summary.sweep) if isinstance(block, TextBlock))
+        yield from (
+            block.text
+            for block in make_sweep_warnings(summary.sweep, summary.conditions.client_verdict)
+            if isinstance(block, TextBlock)
+        )
     if summary.paired is not None and summary.paired.warning:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:

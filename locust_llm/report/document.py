@@ -164,7 +164,7 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
     ):
         yield TextBlock(line, loud=True)
     if summary.sweep is not None:
-        yield from make_sweep_warnings(summary.sweep)
+        yield from make_sweep_warnings(summary.sweep, summary.conditions.client_verdict)
     if summary.paired is not None and not (verdict and summary.paired.reason.startswith(VOIDED)):  # said twice above
         yield TextBlock(describe_paired_verdict(summary.paired), loud=summary.paired.verdict == OPEN)
     if summary.paired is not None and summary.paired.warning:

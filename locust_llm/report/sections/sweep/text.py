@@ -8,6 +8,7 @@ from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.metrics import NOTHING
 from locust_llm.report.sections.sweep.knee import describe_levels, explain_unsound, format_knee, is_client_distorted
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
+from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import format_plain_number
 from locust_llm.text.format import format_number
@@ -27,8 +28,9 @@ MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
 Column = tuple[str, Callable[[LoadLevel], str]]
 
 
-def make_sweep_warnings(sweep: SweepSummary) -> Iterator[Block]:
-    """The lines above the tables: stages that are missing, or that the load generator distorted."""
+def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Block]:
+    """The lines above the tables: stages that are missing, or that the load generator distorted. ``whole``: the client
+    verdict of the whole run."""
     for missing in sweep.missing:
         yield TextBlock(f"WARNING: {missing}", loud=True)
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
@@ -39,6 +41,10 @@ def make_sweep_warnings(sweep: SweepSummary) -> Iterator[Block]:
             f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
             loud=True,
         )
+    worse = [level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)]
+    if worse and sweep.repeats:
+        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in worse)
+        yield TextBlock(f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True)
 
 
 def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:

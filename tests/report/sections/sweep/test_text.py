@@ -14,6 +14,7 @@ from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.sections.sweep.findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
+from locust_llm.report.sections.sweep.text import make_sweep_warnings
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.sweep import AXES
 
@@ -101,6 +102,14 @@ def test_what_all_loads_have_together_is_not_shown() -> None:
     assert "\nMetrics\n" in repeats
     assert cells(repeats, "load") == [["load", "closed loop, 2 users, 2 repeats, 1 process"]]
     assert repeats.index("\nMetrics\n") < repeats.index("\nRepeats\n")
+
+
+def test_a_repeat_with_a_worse_client_verdict_than_all_together_is_named() -> None:
+    bad = a_level(2, client="INVALID", client_reasons=("read lag p99 300 ms",))
+    named = "CLIENT: at repeat 2 the client verdict is INVALID (read lag p99 300 ms). Of all repeats together it is OK."
+    assert named in " ".join(shown(a_sweep("repeat", a_level(1), bad, spread=())).split())
+    assert "CLIENT" not in shown(a_sweep("repeat", a_level(1), a_level(2), spread=()))
+    assert not list(make_sweep_warnings(a_sweep("repeat", a_level(1), bad, spread=()), "INVALID"))
 
 
 def test_columns_that_would_say_nothing_are_left_out() -> None:
