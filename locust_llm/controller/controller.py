@@ -193,7 +193,7 @@ class Controller:
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
         self.live_stats.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
-            reads=status.reads, health=status.health, activity=status.activity,
+            request_s=status.request_s, reads=status.reads, health=status.health, activity=status.activity,
         )  # fmt: skip
         shares = self.phases.limit.shares
         shares.prefill_s = max(shares.prefill_s, *status.ttfts_s, 0.0)

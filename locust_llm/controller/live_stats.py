@@ -195,6 +195,9 @@ class LiveStats:
         """Theirs."""
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
+        self._request_s: dict[str, tuple[float, float, float]] = {}
+        self._status_at: dict[str, float] = {}
+        """Of the processes that still have something."""
         self._clients: dict[str, ClientLateness] = {}
         self._first_at: float | None = None
         """When the first request of the profiling phase was over."""
@@ -237,16 +240,19 @@ class LiveStats:
         used: int,
         waiting: int,
         decoding: int,
+        request_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
         ttfts_s: Iterable[float] = (),
         reads: int = 0,
         health: ProcessHealth | None = None,
         activity: str = "",
     ) -> None:
-        """The status of a process. ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
+        """The status of a process. ``request_s``: see Status; ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
         ``health``: of this run so far; ``activity``: where a schedule of its users' own is."""
         now = self._clock()
         self.activity = activity
         self._in_flight[worker] = used, waiting, decoding
+        self._request_s[worker] = request_s
+        self._status_at[worker] = now
         self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
         if not self._reads_at:
             self._reads_at.append((now, 0))
@@ -261,11 +267,22 @@ class LiveStats:
     def end(self, worker: str) -> None:
         """A process has ended all that it had; its last status was earlier."""
         self._in_flight.pop(worker, None)
+        self._status_at.pop(worker, None)
 
     def _client(self, worker: str) -> ClientLateness:
         if worker not in self._clients:
             self._clients[worker] = ClientLateness()
         return self._clients[worker]
+
+    def request_seconds(self) -> tuple[tuple[float, float, float], float]:
+        """Requests awaiting their first token, at the gate and decoding, each added up over the time of the run; and for how
+        many seconds this has been so: since the last statuses, on the mean of the processes."""
+        used_s, waiting_s, decoding_s = (
+            sum(column) for column in zip((0.0,) * 3, *self._request_s.values(), strict=True)
+        )
+        now = self._clock()
+        ages_s = [now - at for at in self._status_at.values()]
+        return (used_s, waiting_s, decoding_s), sum(ages_s) / max(1, len(ages_s))
 
     @property
     def used(self) -> int:

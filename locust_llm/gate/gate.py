@@ -18,6 +18,8 @@ from typing import Final
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
+from .request_seconds import RequestSeconds
+
 CEILING: Final = 1 << 16
 """Permits of the semaphore; no share is above it."""
 
@@ -83,6 +85,7 @@ class Gate:
         self._semaphore = BoundedSemaphore(CEILING)
         self._queue: deque[_Waiter] = deque()
         self._closed = False
+        self.used_seconds, self.waiting_seconds = RequestSeconds(clock), RequestSeconds(clock)
         self.set_limit(limit)
 
     @property
@@ -163,6 +166,7 @@ class Gate:
         self._closed = True
         while self._queue:
             self._queue.popleft().turn.set()
+        self._count_seconds()
 
     def _settle(self) -> None:
         """Hold back what is beyond the share, as far as it is free; then admit as many as may be."""
@@ -175,6 +179,7 @@ class Gate:
         while self._queue and self._semaphore.acquire(blocking=False):
             self.used += 1
             self._admit()
+        self._count_seconds()
 
     def _admit(self) -> None:
         """The permit is taken; the oldest waiter becomes its owner."""
@@ -204,6 +209,11 @@ class Gate:
         if self.share != 0 and self.lapsed:
             self.set_share(0)
 
+    def _count_seconds(self) -> None:
+        self.used_seconds.become(self.used)
+        self.waiting_seconds.become(len(self._queue))
+
     def _changed(self) -> None:
+        self._count_seconds()
         if self._on_change is not None:
             self._on_change()

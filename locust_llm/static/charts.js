@@ -4,7 +4,7 @@ const charts = (() => {
   const { css, swatch, written, letters, fontOf, rowHeight } = plots;
   const RATE_S = 5, HEIGHT = 210, FAR = 4;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
-  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11, LATENCY = 12;
+  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
   const history = { points: [], marks: [], classes: [], limits: [], generates: true };  // limits: [measure, limit in the chart's unit, text]
 
   // -- values ------------------------------------------------------------------------------------------------------------
@@ -12,17 +12,18 @@ const charts = (() => {
   const column = (of) => () => history.points.map((point) => of(point) ?? null);
 
   // Of a total: its growth per second over the last seconds, whichever points are left. Of requests that is their rate, of
-  // request-seconds the mean number of requests.
-  const rate = (of) => () => {
+  // request-seconds the mean number of requests. Points are a little more than a second apart: five of them take 5.02 s.
+  const rate = (of, at = AT) => () => {
     const { points } = history;
     return points.map((point, i) => {
       let j = i;
-      while (j > 0 && point[AT] - points[j - 1][AT] <= RATE_S) j--;
+      while (j > 0 && point[AT] - points[j - 1][AT] <= RATE_S + 0.5) j--;
       if (j === i && i > 0) j--;
-      const seconds = point[AT] - (i ? points[j][AT] : 0);
+      const seconds = point[at] - (i ? points[j][at] : 0);
       return seconds > 0 ? (of(point) - (i ? of(points[j]) : 0)) / seconds : null;
     });
   };
+  const mean = (place) => rate((p) => p[place], IN_FLIGHT_AT);
   const percentiles = (place) => ["p50", "p95", "p99"].map((name, i) => ({ name, hue: name, values: column((p) => p[place]?.[i]) }));
 
   // -- what there is -----------------------------------------------------------------------------------------------------
@@ -34,16 +35,16 @@ const charts = (() => {
     { title: "Time to first token", unit: "ms", measure: "ttft", output: true, series: () => percentiles(TTFT) },
     { title: "Inter-token latency", unit: "ms", measure: "itl", output: true, series: () => percentiles(ITL) },
     { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
-      { name: "awaiting first token", hue: "prefill", kind: "area", values: rate((p) => p[USED_S]) },
+      { name: "awaiting first token", hue: "prefill", kind: "area", values: mean(USED_S) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
-      { name: "waiting", hue: "wait", values: rate((p) => p[WAITING_S]) },
+      { name: "waiting", hue: "wait", values: mean(WAITING_S) },
     ] },
     { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", output: true, series: () => [
       { name: `tokens/s, last ${RATE_S} s`, hue: "decode", values: column((p) => p[TOKENS]) },
     ] },
     { title: "Users and decoding requests", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
-      ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: rate((p) => p[DECODING_S]) }] : []),
+      ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: mean(DECODING_S) }] : []),
     ] },
     { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
       { name: `ended, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[DONE]) },

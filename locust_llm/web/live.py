@@ -53,8 +53,8 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     users: int
     limit: int | None
     used_s: float
-    """Of requests in prefill, added up over time; so is what waits and what decodes. The mean number between two points is
-    the difference of the totals over that of the times, whichever points are left between them."""
+    """Of requests awaiting their first token, added up over time; so is what waits and what decodes. The mean number between
+    two points is the difference of the totals over that of ``in_flight_at``, whichever points are left between them."""
     waiting_s: float
     decoding_s: float
     ttft_ms: tuple[float, ...] | None
@@ -69,6 +69,8 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     """The server's own metrics: see charts.now."""
     latency_ms: tuple[float, ...] | None = None
     """p50, p95, p99 of whole requests, where nothing is generated."""
+    in_flight_at: float = 0.0
+    """Seconds since the start to the statuses that the totals of requests in flight are of."""
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> 
 
 
 class LiveStatistics:
-    """Of one run. Call ``add`` for each ended request, ``sample`` several times a second, ``tick`` once."""
+    """Of one run. Call ``add`` for each ended request, ``tick`` once a second."""
 
     def __init__(
         self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time, *, generates: bool = True
@@ -118,9 +120,6 @@ class LiveStatistics:
         self.tokens_per_s = 0.0
         """Of the last tick: the tile and the last point of the chart have one figure."""
         self._ticks = 0
-        self._sampled_at = started_at
-        self._in_flight_s = (0.0, 0.0, 0.0)
-        """Of requests in prefill, at the gate, decoding."""
         self._phase = ""
         self._stage = 0
         self._recent = {tag: SlidingHistogram(WINDOW_S, clock) for tag in TABLE_ROWS}
@@ -167,17 +166,6 @@ class LiveStatistics:
         """A label for the plots at this moment."""
         self.marks.append((self.seconds, text))
 
-    def sample(self) -> None:
-        """Add what is in flight to its totals."""
-        now = self._clock()
-        stats = self.stats
-        seconds = max(0.0, now - self._sampled_at)
-        self._sampled_at = now
-        used_s, waiting_s, decoding_s = self._in_flight_s
-        self._in_flight_s = (
-            used_s + stats.used * seconds, waiting_s + stats.waiting * seconds, decoding_s + stats.decoding * seconds
-        )  # fmt: skip
-
     def tick(
         self, users: int, limit: int | None, phase: str, server: tuple[tuple[float | None, ...] | None, ...] = ()
     ) -> None:
@@ -186,13 +174,13 @@ class LiveStatistics:
             self._phase = phase
             if self.points:
                 self.mark(phase)
-        self.sample()
         self.tokens_per_s = round(self.stats.tokens_per_s(), 1)
         self._ticks += 1
         if self._ticks % self.step:
             return
         stats = self.stats
-        used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in self._in_flight_s)
+        totals_s, age_s = stats.request_seconds()
+        used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in totals_s)
         ttft_ms = self._window_of(TTFT.tag).histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = None if self.generates else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
@@ -211,6 +199,7 @@ class LiveStatistics:
                 failed=tuple(stats.counts[name] for name in self.classes),
                 server=server,
                 latency_ms=None if whole is None else tuple(round(ms, 1) for ms in whole),
+                in_flight_at=round(max(0.0, self.seconds - age_s), 3),
             )
         )
         if len(self.points) > MAX_POINTS:

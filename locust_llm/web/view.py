@@ -25,8 +25,8 @@ from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, LatencyRow, Liv
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
-SAMPLES: Final = 5
-"""Of what is in flight, for a point: it changes faster than that."""
+LOOKS: Final = 5
+"""Between two points, whether the run still goes on."""
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
 """Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
 DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
@@ -117,9 +117,8 @@ class RunView:
 
     def _look(self, control: Controller, live: LiveStatistics) -> None:
         while self.control is control:
-            for _ in range(SAMPLES):
-                gevent.sleep(INTERVAL_S / SAMPLES)
-                live.sample()
+            for _ in range(LOOKS):
+                gevent.sleep(INTERVAL_S / LOOKS)
                 if self._goes_on:
                     self._last_s = live.seconds
             self._phase = _phase(control) or self._phase

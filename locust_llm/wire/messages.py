@@ -100,6 +100,8 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     over: int = 0
     """Of them, those that have ended."""
     decoding: int = 0
+    request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Requests awaiting their first token, at the gate and decoding, each added up over the time of this run so far."""
     ttfts_s: list[float] = msgspec.field(default_factory=list)
     """Since the last status."""
     unreserved: int = 0

@@ -20,6 +20,7 @@ from locust_llm.access.headers import read_candidate_headers, read_request_heade
 from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.client.reader.process_reader import reader_failure, reader_kind, reads_so_far, start_new_reader
 from locust_llm.gate.gate import GateClosed
+from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.gate.shares import GateLease
 from locust_llm.locust_adapter.parsed_options import build_settings
 from locust_llm.records.failures import FailureKinds
@@ -117,6 +118,7 @@ class WorkerContext:
         self.trace = ""
         self.closed = False
         self.turned_away = self.decoding = 0
+        self._decoding_seconds = RequestSeconds(time.monotonic)
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
         self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)  # what must come, of this run
@@ -278,10 +280,12 @@ class WorkerContext:
     def first_chunk(self, ttft_s: float) -> None:
         """Called in the event loop: must not block."""
         self.decoding += 1
+        self._decoding_seconds.become(self.decoding)
         self.ttfts_s.append(ttft_s)
 
     def finished(self, record: Record) -> None:
         self.decoding -= bool(record.chunk_us)
+        self._decoding_seconds.become(self.decoding)
         self._on_record(record)
 
     def add_arrivals(self, dealt: Arrivals) -> None:
@@ -356,6 +360,7 @@ class WorkerContext:
             admitted=self.gate.admitted,
             over=self.done,
             decoding=self.decoding,
+            request_s=(self.gate.used_seconds.total, self.gate.waiting_seconds.total, self._decoding_seconds.total),
             ttfts_s=ttfts_s[-1000:],
             unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
             sessions=self.tickets.counts,

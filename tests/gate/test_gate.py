@@ -231,3 +231,37 @@ def test_any_history_keeps_the_limit_the_order_and_every_slot(actions: list[tupl
     for slot in inside.values():
         slot.release()
     assert (gate.used, gate.waiting) == (0, 0)
+
+
+def test_seconds_of_requests_by_pencil() -> None:
+    """One in prefill from 0 to 3 s, another waits from 1 to 3 s, then is in prefill to 3.5 s."""
+    now = [0.0]
+    gate = Gate(1, clock=lambda: now[0])
+    first = gate.enter()
+    now[0] = 1.0
+    other = gevent.spawn(gate.enter)
+    gevent.sleep(0)
+    now[0] = 2.0
+    assert (gate.used_seconds.total, gate.waiting_seconds.total) == (2.0, 1.0)
+    now[0] = 3.0
+    first.release()
+    second = other.get(timeout=1)
+    now[0] = 3.5
+    second.release()
+    now[0] = 9.0
+    assert (gate.used_seconds.total, gate.waiting_seconds.total) == (3.5, 2.0)
+
+
+def test_who_is_turned_away_or_admitted_by_a_higher_limit_waits_no_longer() -> None:
+    now = [0.0]
+    gate = Gate(0, clock=lambda: now[0])
+    waiting = [gevent.spawn(gate.enter) for _ in range(3)]
+    gevent.sleep(0)
+    now[0] = 1.0
+    gate.set_limit(2)
+    now[0] = 3.0
+    gate.close()
+    now[0] = 9.0
+    assert gate.waiting_seconds.total == 3 * 1.0 + 1 * 2.0
+    assert gate.used_seconds.total == 2 * 8.0
+    gevent.joinall(waiting, timeout=1)

@@ -13,7 +13,7 @@ from support.records import UNIX, answered, failed
 from locust_llm.controller.live_stats import RATE_S, WINDOW_S, LiveStats
 from locust_llm.report.charts.timeline_lines import thin_chunks
 from locust_llm.web import live as module
-from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, LiveStatistics
+from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, LiveSample, LiveStatistics
 
 
 class Clock:
@@ -39,9 +39,9 @@ def live(clock: Clock) -> LiveStatistics:
     return LiveStatistics(LiveStats(clock.monotonic), clock.now, clock)
 
 
-def hear(live: LiveStatistics, *ttfts_ms: float, used: int = 0, waiting: int = 0, decoding: int = 0) -> None:
+def hear(live: LiveStatistics, *ttfts_ms: float, request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> None:
     ttfts_s = [ms / 1e3 for ms in ttfts_ms]
-    live.stats.update("local", used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s)
+    live.stats.update("local", used=0, waiting=0, decoding=0, request_s=request_s, ttfts_s=ttfts_s)
 
 
 def keep(live: LiveStatistics, record: object) -> None:
@@ -140,14 +140,15 @@ def test_merged_chunks_are_in_no_gap(live: LiveStatistics) -> None:
 
 
 def test_a_point_by_pencil(live: LiveStatistics, clock: Clock) -> None:
-    hear(live, 100, used=2, waiting=3, decoding=4)
+    hear(live, 100)
     keep(live, answered(100, 150))
     keep(live, failed("timeout"))
     clock.now += 1
+    hear(live, request_s=(2.0, 3.0, 4.0))
     live.tick(9, 4, "profiling")
     (point,) = live.points
     assert (point.at, point.users, point.limit) == (1.0, 9, 4)
-    assert (point.used_s, point.waiting_s, point.decoding_s) == (2, 3, 4)
+    assert (point.used_s, point.waiting_s, point.decoding_s, point.in_flight_at) == (2, 3, 4, 1)
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
     assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
     assert point.server == ()
@@ -168,19 +169,39 @@ def test_the_charts_name_the_time_that_rates_are_of() -> None:
     script = (Path(module.__file__).parents[1] / "static" / "charts.js").read_text("utf-8")
     assert f"const RATE_S = {RATE_S:g}, " in script
     assert "name: `tokens/s, last ${RATE_S} s`" in script
+    places = list(LiveSample.__struct_fields__)
+    assert f"IN_FLIGHT_AT = {places.index('in_flight_at')};" in script
 
 
-def test_the_mean_number_in_flight_is_right_between_any_two_points(live: LiveStatistics, clock: Clock) -> None:
-    """0.2 s with 5 in prefill, 0.8 s with none, and so on: 1 on average, though it is 0 at each point."""
-    for _ in range(10):
-        hear(live, used=5)
-        clock.now += 0.2
-        live.sample()
-        hear(live)
-        clock.now += 0.8
-        live.tick(9, 4, "profiling")
-    first, last = live.points[1], live.points[-1]
-    assert (last.used_s - first.used_s) / (last.at - first.at) == pytest.approx(1)
+@pytest.mark.parametrize("age_s", [0.0, 0.01, 0.24])
+def test_the_mean_number_in_flight_is_exact_between_any_two_points(
+    live: LiveStatistics, clock: Clock, age_s: float
+) -> None:
+    """Always 4 decode, and 50 ms of each second a request waits at the gate. No status sees the wait, and statuses are older
+    at every second point."""
+    for second in range(1, 11):
+        late_s = age_s * (second % 2)
+        clock.now = 5000.0 + second - late_s
+        hear(live, request_s=(0.0, 0.05 * second, 4.0 * (second - late_s)))
+        clock.now = 5000.0 + second
+        live.tick(4, 2, "profiling")
+    for first, last in pairwise(live.points):
+        seconds = last.in_flight_at - first.in_flight_at
+        assert (last.decoding_s - first.decoding_s) / seconds == pytest.approx(4)
+    first, last = live.points[-6], live.points[-2]
+    assert (last.waiting_s - first.waiting_s) / (last.in_flight_at - first.in_flight_at) == pytest.approx(0.05)
+
+
+def test_what_processes_had_in_flight_is_added_up_and_stays_when_they_end(live: LiveStatistics, clock: Clock) -> None:
+    """Statuses are 0.2 and 0.1 s old: 0.15 s on the mean. Without those of the one that has ended, 0.1 s."""
+    for worker, request_s in (("a", (1.0, 0.5, 2.0)), ("b", (0.25, 0.0, 3.0))):
+        live.stats.update(worker, used=0, waiting=0, decoding=0, request_s=request_s)
+        clock.now += 0.1
+    assert live.stats.request_seconds() == ((1.25, 0.5, 5.0), pytest.approx(0.15))
+    live.stats.end("a")
+    assert live.stats.request_seconds() == ((1.25, 0.5, 5.0), pytest.approx(0.1))
+    live.stats.end("b")
+    assert live.stats.request_seconds() == ((1.25, 0.5, 5.0), 0)
 
 
 def test_phases_and_turns_are_marks(live: LiveStatistics, clock: Clock) -> None:

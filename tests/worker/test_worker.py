@@ -7,8 +7,10 @@ from locust.env import Environment
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
+from support.records import answered
 
 from locust_llm.gate.messages import Share
+from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.settings import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
@@ -60,3 +62,18 @@ def test_what_must_come_is_sent_again_when_the_control_has_not_had_it(
         sender.renew(Renewal(Share(2, 1), at=100.0, unix_s=5000.0, heard=heard))
         now[0] += 2.0
         assert len([data for data in sent if unpack_to_control(data)[2] == 1]) == count
+
+
+def test_a_status_has_the_time_of_all_requests_in_flight(
+    sender: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two decode from 1 s on, one of them to 3 s: at 4 s that is 2 + 3 s."""
+    now = [0.0]
+    monkeypatch.setattr(sender, "_decoding_seconds", RequestSeconds(lambda: now[0]))
+    now[0] = 1.0
+    sender.first_chunk(0.1)
+    sender.first_chunk(0.1)
+    now[0] = 3.0
+    sender.finished(answered(5, 10))
+    now[0] = 4.0
+    assert sender.status().request_s == (0.0, 0.0, 5.0)

@@ -1,0 +1,24 @@
+"""Request-seconds: the requests in one state, added up over time, so that their mean over any stretch is exact."""
+
+from collections.abc import Callable
+
+
+class RequestSeconds:
+    """Of one state, such as decoding. A wait of 20 ms counts in full, though no status falls into it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._count = 0
+        self._since = clock()
+        self._until_then = 0.0
+
+    def become(self, count: int) -> None:
+        """From now on so many requests are in this state."""
+        if count != self._count:
+            self._until_then, self._since = self.total, self._clock()
+            self._count = count
+
+    @property
+    def total(self) -> float:
+        """So far."""
+        return self._until_then + self._count * (self._clock() - self._since)
