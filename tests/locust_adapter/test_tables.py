@@ -51,6 +51,10 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [value for name, value in row.to_dict().items() if name.startswith("response_time_percentile")]
     assert shown == [101.0, 101.0]  # between 100 and 101 lie 100.85 and 100.97, of which a row has three digits
     assert row.get_response_time_percentile(0.5) == 51.7  # half of 3.33 and 100 is 51.665
+    short = RequestStats().get("a row", "ITL")
+    short.log(4.9, 0)
+    assert short.percentile().split()[3:5] == ["4", "4"]  # Locust's printed table cuts, as docs/metrics.md has it
+    assert short.median_response_time == 4.9
 
 
 def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

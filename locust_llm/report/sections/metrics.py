@@ -21,7 +21,7 @@ from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.report.selection import has_too_few_values
 from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
-from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, METRICS, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import (
     format_count,
     format_duration,
@@ -60,6 +60,7 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     yield _metrics(order_latencies(summary.rows, run), chosen)
     if any(row.count and has_too_few_values(row.count, p) for row in summary.rows for p in chosen):
         yield TextBlock(SCARCE_NOTE)
+    yield from _count_failed_waits(summary)
     yield from _worth(summary.rows)
     if summary.uncertified:
         yield TextBlock(f"The latencies have no plus-minus: {summary.uncertified}.")
@@ -126,6 +127,16 @@ def order_latencies(rows: Sequence[Row], run: Run) -> Sequence[Row]:
 def order_percentiles(run: Run) -> Sequence[float]:
     """The percentiles of the tables."""
     return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
+
+
+def _count_failed_waits(summary: Summary) -> Iterator[Block]:
+    """Which rows count failed requests among the successful ones."""
+    waits = {metric.tag for metric in METRICS if metric.waits}
+    names = [row.label for row in summary.rows if row.tag in waits and (row.count or 0) > summary.conditions.succeeded]
+    if names:
+        yield TextBlock(
+            f"Latencies are of successful requests. Failed ones with a value also count in: {', '.join(names)}."
+        )
 
 
 def _worth(rows: Sequence[Row]) -> Iterator[Block]:

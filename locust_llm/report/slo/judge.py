@@ -108,6 +108,9 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         if not by_point and base is None and seen.verdict is not None and is_bounded_by_stamps(rule, seen.verdict):
             found = tested = wide
     status, reason, longer = _decided(rule, tested, seen, blame)
+    if found.infinite and found.value is not None and math.isfinite(found.value):
+        counted = format_count(found.infinite, "failed request")
+        reason = "; ".join(filter(None, (reason, f"with {counted} as +infinity, unlike the tables of successful ones")))
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:

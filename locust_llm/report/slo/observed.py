@@ -67,6 +67,8 @@ class ObservedValue:
     """In place of an end that is not there: a bound beyond all values that rests on an assumption (slo/intervals.py)."""
     gaps_of: int = 0
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
+    infinite: int = 0
+    """Failed requests that count as +infinity in a percentile."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
@@ -175,7 +177,8 @@ def _distribution(
     nearest = bool(counted) or not known.known
     found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
-    return replace(found, note=note, trend=trend, never_sent=unsent)
+    infinite = counted if rule.percentile is not None else 0
+    return replace(found, note=note, trend=trend, never_sent=unsent, infinite=infinite)
 
 
 def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]) -> ObservedValue:

@@ -224,6 +224,16 @@ def test_waits_of_failed_requests_count_as_they_are() -> None:
     assert judged("gate_wait max < 4s", records).observed == 3
 
 
+def test_a_percentile_names_the_failures_that_are_in_it() -> None:
+    """Of 100 requests 20 failed: p50 is the 50th smallest of 80 answers."""
+    broken = every(20, steps(100), [failed(sent_at=11.0 + i) for i in range(100)])
+    found = judged("ttft p50 < 1s", broken)
+    answers = sorted(record.ttft_s for record in broken if record.ttft_s is not None)
+    assert (len(answers), found.observed) == (80, pytest.approx(answers[49]))
+    assert found.reason == "with 20 failed requests as +infinity, unlike the tables of successful ones"
+    assert judged("ttft p50 < 1s", steps(100)).reason == ""
+
+
 def test_too_few_samples() -> None:
     found = judged("ttft p99 < 500ms", steps(300))
     assert (found.status, found.low, found.high) == ("INCONCLUSIVE", pytest.approx(293.8, abs=0.5), None)
