@@ -88,8 +88,9 @@ def format_comparison(
     largest = max(abs(base), abs(value))
     most = 3 - (math.floor(math.log10(largest)) if largest else 0)
     decimals = most
-    if low is not None and high is not None and 0 < high - low < math.inf:
-        decimals = min(_place((high - low) / 2) + 1, most)
+    half = (high - low) / 2 if low is not None and high is not None else 0.0
+    if 0 < half < math.inf:
+        decimals = min(_place(half) + 1, most)
     if base != value:
         decimals = max(decimals, -math.floor(math.log10(abs(value - base))))
     decimals = min(max(decimals, 0), 6)  # 1,143 is not 1,140: the report beside it has the figure too
