@@ -26,9 +26,10 @@ def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
         raise ValueError(word)
 
     spawn_critical(failures.append, 0.0, fails, "at once")
-    spawn_critical(failures.append, 0.01, fails, "later")
+    late = spawn_critical(failures.append, 0.01, fails, "later")
     spawn_critical(failures.append, 0.0, gevent.sleep, 100).kill()
-    gevent.sleep(0.05)
+    assert gevent.wait([late], timeout=30)
+    gevent.sleep(0)  # its end is passed on in the next turn of the loop
     assert failures == ["ValueError: at once", "ValueError: later"]
 
 
